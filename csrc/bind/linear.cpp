@@ -1,0 +1,28 @@
+#include "checks.h"
+#include "kernels.h"
+
+namespace specfast::bind {
+
+void linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+            const std::optional<Tensor>& residual, Tensor out) {
+  LinearParams p{};
+  p.x = f32_rows(x, "x", {-1, -1});
+  p.M = x.size(0), p.K = x.size(1), p.x_stride = row_stride(x);
+  f32_rows(out, "out", {p.M, -1});
+  p.out = output<float>(out);
+  p.N = out.size(1), p.out_stride = row_stride(out);
+  p.weight_dtype = storage_dtype(weight, "weight");
+  check_shape(weight, "weight", {(p.N + kPanel - 1) / kPanel, p.K, kPanel});
+  check_contiguous(weight, "weight");
+  p.weight = weight.const_data_ptr();
+  p.bias = f32_in(bias, "bias", {p.N});
+  if (residual) {
+    p.residual = f32_rows(*residual, "residual", {p.M, p.N});
+    p.residual_stride = row_stride(*residual);
+  }
+  cpu::linear(p, torch_parallel_for);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) { m.impl("linear", TORCH_BOX(&linear)); }
+
+}  // namespace specfast::bind

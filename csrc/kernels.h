@@ -1,0 +1,47 @@
+// The launchers. cpu::op runs on the SIMD tier chosen at start; every tier gives the same bits.
+#pragma once
+#include "core/parallel.h"
+#include "params.h"
+
+#define SPECFAST_CPU_OPS(X)              \
+  X(linear, LinearParams)                \
+  X(rms_norm, RmsNormParams)             \
+  X(silu_mul, SiluMulParams)             \
+  X(rope_kv_append, RopeKvAppendParams)  \
+  X(kv_append, KvAppendParams)           \
+  X(tree_attention, TreeAttentionParams) \
+  X(sample_rows, SampleRowsParams)       \
+  X(rank_candidates, RankCandidatesParams)
+
+namespace specfast::cpu {
+
+enum class Tier { scalar = 0, avx2 = 1, avx512 = 2 };
+
+Tier best_tier();  // the widest tier that this build has and this CPU runs
+Tier current_tier();
+bool set_tier(Tier tier);  // false: not available here
+const char* tier_name(Tier tier);
+
+#define SPECFAST_DECLARE(op, Params) void op(const Params& p, ParallelFor parallel_for);
+namespace scalar {
+SPECFAST_CPU_OPS(SPECFAST_DECLARE)
+}
+namespace avx2 {
+SPECFAST_CPU_OPS(SPECFAST_DECLARE)
+}
+namespace avx512 {
+SPECFAST_CPU_OPS(SPECFAST_DECLARE)
+}
+SPECFAST_CPU_OPS(SPECFAST_DECLARE)
+#undef SPECFAST_DECLARE
+
+// Moves and walks: no arithmetic, so no tiers.
+void kv_compact(const KvCompactParams& p, ParallelFor parallel_for);
+void accept_path(const AcceptPathParams& p, ParallelFor parallel_for);
+
+// Asks the kernel for huge pages under [data, data + bytes); false: not available.
+bool advise_huge_pages(void* data, int64_t bytes);
+// Sums `bytes` of memory with every thread: the streaming read that bandwidth shares refer to.
+uint64_t stream_read(const void* data, int64_t bytes, ParallelFor parallel_for);
+
+}  // namespace specfast::cpu
