@@ -18,7 +18,9 @@ class CMakeBuild(build_ext):
     """One CMake build serves every extension; its products are installed next to the package."""
 
     def run(self) -> None:
-        build = Path(os.environ.get("SPECFAST_BUILD_DIR", ROOT / "build" / sysconfig.get_platform()))
+        build = Path(
+            os.environ.get("SPECFAST_BUILD_DIR", ROOT / "build" / sysconfig.get_platform())
+        )
         package = Path(self.get_ext_fullpath("specfast._C")).resolve().parent
         cmake_exe = Path(cmake.CMAKE_BIN_DIR) / "cmake"
         configure = [

@@ -1,4 +1,4 @@
-"""What a user may set: validated dataclasses. A wrong value raises a ValueError that says what to do."""
+"""What a user may set: validated dataclasses; a wrong value is a ValueError that says what to do."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ def _require(ok: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def from_mapping(cls: type[T], values: Mapping[str, Any], what: str, renamed: Mapping[str, str]) -> T:
-    """cls(**values); an unknown key is refused with the known ones, a renamed one with our spelling."""
+def from_mapping(
+    cls: type[T], values: Mapping[str, Any], what: str, renamed: Mapping[str, str]
+) -> T:
+    """cls(**values); an unknown key is refused with the known ones, a renamed one with ours."""
     known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
     for key in values:
         if key in renamed:
             raise ValueError(f"{what}: {key!r} is {renamed[key]!r} here.")
-        _require(key in known, f"{what}: unknown key {key!r}; known are {', '.join(sorted(known))}.")
+        _require(
+            key in known, f"{what}: unknown key {key!r}; known are {', '.join(sorted(known))}."
+        )
     return cls(**values)
 
 
@@ -34,7 +38,9 @@ class SpeculativeOverride:
     num_speculative_tokens: int | None = None
 
     @classmethod
-    def parse(cls, value: bool | Mapping[str, Any] | SpeculativeOverride | None) -> SpeculativeOverride:
+    def parse(
+        cls, value: bool | Mapping[str, Any] | SpeculativeOverride | None
+    ) -> SpeculativeOverride:
         if value is None or isinstance(value, bool):
             return cls(enabled=value is not False)
         if isinstance(value, SpeculativeOverride):
@@ -56,9 +62,9 @@ class SamplingParams:
     """How one request is decoded; names and defaults as in vLLM.
 
     n: choices, each with its own noise. temperature < 1e-5 is greedy. top_k <= 0, top_p = 1 and
-    min_p = 0 are off. seed None: 64 bits of OS entropy. stop: strings that end the text (not included
-    unless include_stop_str_in_output). max_tokens None: up to the context limit. speculative: False, or
-    {"num_speculative_tokens": n} to go below the engine's number.
+    min_p = 0 are off. seed None: 64 bits of OS entropy. stop: strings that end the text (not
+    included unless include_stop_str_in_output). max_tokens None: up to the context limit.
+    speculative: False, or {"num_speculative_tokens": n} to go below the engine's number.
     """
 
     n: int = 1
@@ -78,7 +84,10 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         _require(isinstance(self.n, int) and self.n >= 1, f"n must be at least 1, not {self.n!r}.")
-        _require(0.0 <= self.temperature < float("inf"), f"temperature must be >= 0, not {self.temperature!r}.")
+        _require(
+            0.0 <= self.temperature < float("inf"),
+            f"temperature must be >= 0, not {self.temperature!r}.",
+        )
         _require(0.0 < self.top_p <= 1.0, f"top_p must lie in (0, 1], not {self.top_p!r}.")
         _require(
             isinstance(self.top_k, int) and -1 <= self.top_k < 2**31,
@@ -91,7 +100,7 @@ class SamplingParams:
         )
         _require(
             self.max_tokens is None or (isinstance(self.max_tokens, int) and self.max_tokens >= 1),
-            f"max_tokens must be at least 1, or None for the context limit, not {self.max_tokens!r}.",
+            f"max_tokens must be at least 1, or None (the context limit), not {self.max_tokens!r}.",
         )
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         _require(all(isinstance(s, str) and s for s in stops), "stop must be non-empty strings.")
@@ -111,7 +120,7 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class SpeculativeConfig:
-    """Who drafts and how far. num_speculative_tokens counts drafts, not the root (vLLM's meaning)."""
+    """Who drafts and how far. num_speculative_tokens counts drafts, not the root (as vLLM does)."""
 
     method: str
     num_speculative_tokens: int = 5
@@ -131,7 +140,7 @@ class SpeculativeConfig:
         )
         _require(
             self.verification == "match",
-            f"verification must be 'match' (lossless, the only rule so far), not {self.verification!r}.",
+            f"verification must be 'match' (the only rule so far), not {self.verification!r}.",
         )
 
     @classmethod
@@ -169,19 +178,30 @@ class EngineConfig:
     def __post_init__(self) -> None:
         dtypes = ("auto", "bfloat16", "float32")
         _require(self.dtype in dtypes, f"dtype must be one of {dtypes}, not {self.dtype!r}.")
-        _require(self.kv_cache_dtype in dtypes, f"kv_cache_dtype must be one of {dtypes}, not {self.kv_cache_dtype!r}.")
+        _require(
+            self.kv_cache_dtype in dtypes,
+            f"kv_cache_dtype must be one of {dtypes}, not {self.kv_cache_dtype!r}.",
+        )
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_memory"):
             value = getattr(self, name)
-            _require(isinstance(value, int) and value >= 1, f"{name} must be at least 1, not {value!r}.")
+            _require(
+                isinstance(value, int) and value >= 1, f"{name} must be at least 1, not {value!r}."
+            )
         for name in ("max_model_len", "num_blocks"):
             value = getattr(self, name)
-            _require(value is None or (isinstance(value, int) and value >= 1), f"{name} must be at least 1, not {value!r}.")
+            _require(
+                value is None or (isinstance(value, int) and value >= 1),
+                f"{name} must be at least 1, not {value!r}.",
+            )
         _require(
             self.max_num_batched_tokens >= self.max_num_seqs,
-            "max_num_batched_tokens must not be below max_num_seqs: each running sequence needs a row a step.",
+            "max_num_batched_tokens must not be below max_num_seqs: "
+            "each running sequence needs a row a step.",
         )
         if isinstance(self.speculative_config, Mapping):
-            object.__setattr__(self, "speculative_config", SpeculativeConfig.from_dict(self.speculative_config))
+            object.__setattr__(
+                self, "speculative_config", SpeculativeConfig.from_dict(self.speculative_config)
+            )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EngineConfig:

@@ -1,7 +1,7 @@
 """One typed wrapper an op. Every op is an out-variant: it allocates nothing and returns nothing.
 
-Shapes: M rows, B sequences, N draft nodes a sequence, H heads, G = H / Hkv, D head_dim, V vocabulary.
-Token ids, positions, lengths and statuses are int32; slots, seeds and ancestor bits are int64.
+Shapes: M rows, B sequences, N draft nodes a sequence, H heads, G = H / Hkv, D head_dim,
+V vocabulary. Token ids, positions, lengths and statuses are int32; slots, seeds and ancestor bits are int64.
 A tensor that an op refuses raises a RuntimeError that names it.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specfast import _C  # noqa: F401  (importing it registers the ops)
+from specfast import _C
 
 PANEL = 32
 ROW_NON_FINITE_KV, ROW_NAN, ROW_NO_SUPPORT = 1, 2, 4
@@ -31,7 +31,7 @@ def set_simd_tier(name: str) -> None:
 def pack_linear(weight: Tensor, out: Tensor | None = None) -> Tensor:
     """weight [N, K] float32 or bfloat16 -> [ceil(N / 32), K, 32], as `linear` reads it.
 
-    A bf16 panel is interleaved (columns 0, 16, 1, 17, ...), so that one load and two shifts widen it.
+    A bf16 panel is interleaved (columns 0, 16, 1, 17, ...): one load and two shifts widen it.
     """
     n, k = weight.shape
     panels = -(-n // PANEL)
@@ -46,9 +46,16 @@ def pack_linear(weight: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def linear(
-    x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None = None, residual: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
 ) -> None:
-    """out [M, N] = x [M, K] @ W^T + bias [N] + residual [M, N]; weight from `pack_linear`; fp32 sums."""
+    """out [M, N] = x [M, K] @ W^T + bias [N] + residual [M, N], summed in fp32.
+
+    weight is W [N, K] as `pack_linear` lays it out.
+    """
     _ops.linear(x, weight, bias, residual, out)
 
 
@@ -83,12 +90,14 @@ def rope_kv_append(
 ) -> None:
     """Splits qkv [M, (H + 2 Hkv) D], norms q and k if given [D], rotates them, stores K and V.
 
-    cos_sin [P, R] holds cos then sin of R / 2 angles a position (R = 0: no rotary; R < D: the first R
-    dims, halves paired); positions [M] int32; slots [M] int64, -1 stores nothing; q_out [M, H, D];
+    cos_sin [P, R] holds cos then sin of R / 2 angles a position (R = 0: no rotary; R < D: the
+    first R dims, halves paired); positions [M] int32; slots [M] int64, -1 stores nothing; q_out [M, H, D];
     kv_cache [2, blocks, block_size, Hkv, D]. A non-finite K or V element is stored as 0 and sets
     ROW_NON_FINITE_KV in status [M] int32.
     """
-    _ops.rope_kv_append(qkv, cos_sin, positions, slots, q_norm, k_norm, eps, q_out, kv_cache, status)
+    _ops.rope_kv_append(
+        qkv, cos_sin, positions, slots, q_norm, k_norm, eps, q_out, kv_cache, status
+    )
 
 
 def kv_append(k: Tensor, v: Tensor, slots: Tensor, kv_cache: Tensor, status: Tensor) -> None:
@@ -99,10 +108,10 @@ def kv_append(k: Tensor, v: Tensor, slots: Tensor, kv_cache: Tensor, status: Ten
 def kv_compact(
     cache: Tensor, block_tables: Tensor, node_base: Tensor, path: Tensor, num_accepted: Tensor
 ) -> None:
-    """Moves node path[b, j] (j < num_accepted[b]) to logical slot node_base[b] + j, all layers at once.
+    """Moves node path[b, j], j < num_accepted[b], to logical slot node_base[b] + j, in all layers.
 
-    cache [layers, 2, blocks, block_size, Hkv, D]; block_tables [B, max_blocks] int32; node_base [B];
-    path [B, N] increasing, path[b, j] >= j.
+    cache [layers, 2, blocks, block_size, Hkv, D]; block_tables [B, max_blocks] int32;
+    node_base [B]; path [B, N] increasing, path[b, j] >= j.
     """
     _ops.kv_compact(cache, block_tables, node_base, path, num_accepted)
 
@@ -125,8 +134,8 @@ def tree_attention(
 
     Row r of sequence b (qo_indptr [B + 1]) has logical position positions[r] (-1: padding) and sees
     logical positions max(kv_start[b], positions[r] + 1 - window) .. positions[r]. Those below
-    node_base[b] lie in their own slots; the others are its ancestors, node i at slot node_base[b] + i,
-    given by node_bits[r] (ancestor-or-self bits as int64, 0 for a tail row).
+    node_base[b] lie in their own slots; the others are its ancestors, node i at slot
+    node_base[b] + i, given by node_bits[r] (ancestor-or-self bits as int64, 0 for a tail row).
     """
     _ops.tree_attention(
         q, kv_cache, block_tables, qo_indptr, node_base, kv_start, positions, node_bits,
@@ -169,9 +178,10 @@ def rank_candidates(
     scores: Tensor,
     d2t: Tensor | None = None,
 ) -> None:
-    """The m best target ids a row by draft_logits / T + G(seed, position, target id): ids, scores [R, m].
+    """The m best target ids a row by draft_logits / T + G(seed, position, target id).
 
-    logits [R, Vd]; d2t [Vd] int32 maps draft to target ids. Greedy rows rank the plain logits.
+    ids, scores [R, m]; logits [R, Vd]; d2t [Vd] int32 maps draft to target ids. Greedy rows rank
+    the plain logits.
     """
     _ops.rank_candidates(logits, d2t, temperature, seeds, positions, ids, scores)
 
@@ -190,8 +200,8 @@ def accept_path(
 ) -> None:
     """Walks each proposal tree: a child is accepted iff it is the token its parent's row decided.
 
-    tokens, row_status [rows]; row_base [B]: the root's row, node i's is row_base + 1 + i, -1: no rows;
-    draft_tokens, parents [B, N], lengths [B] -> path [B, N] (then -1), num_accepted [B],
+    tokens, row_status [rows]; row_base [B]: the root's row, node i's is row_base + 1 + i, -1: no
+    rows; draft_tokens, parents [B, N], lengths [B] -> path [B, N] (then -1), num_accepted [B],
     next_tokens [B] (-1: none), status [B] of the rows on the path and its last row.
     """
     _ops.accept_path(

@@ -1,4 +1,4 @@
-"""The same ops in plain torch, in float64 where they round: the executable specification and oracle."""
+"""The same ops in plain torch, in float64 where they round: the specification and the oracle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | No
     return out if residual is None else out + residual.double()
 
 
-def rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def rms_norm(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
     """-> (normed, sum), both [M, D] float64."""
     h = x.double() if residual is None else x.double() + residual.double()
     scale = torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)

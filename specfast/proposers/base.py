@@ -1,4 +1,4 @@
-"""What every way of drafting shares: the proposal, the proposer's signature, and how one is found by name."""
+"""What every way of drafting shares: the proposal, and the proposer's signature."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Proposal:
         return cls(none, none, torch.zeros(batch_size, dtype=torch.int32), none.float())
 
     @classmethod
-    def chains(cls, drafts: list[list[int]], confidence: list[list[float]] | None = None) -> Proposal:
+    def chains(
+        cls, drafts: list[list[int]], confidence: list[list[float]] | None = None
+    ) -> Proposal:
         """One chain a sequence; an empty list drafts nothing."""
         width = max(map(len, drafts), default=0)
         if width == 0:
@@ -65,7 +67,7 @@ class Needs:
 
 
 class Proposer(Protocol):
-    """Drafts; never mutates a Sequence, keeps its own state by seq_id, may be wrong but not harmful."""
+    """Drafts; never mutates a Sequence, keeps its state by seq_id, may be wrong but not harmful."""
 
     needs: ClassVar[Needs]
 
