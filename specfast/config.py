@@ -1,4 +1,4 @@
-"""What a user may set: validated dataclasses; a wrong value is a ValueError that says what to do."""
+"""What a user may set: validated dataclasses. A wrong value is a ValueError that says why."""
 
 from __future__ import annotations
 

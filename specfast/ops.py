@@ -1,7 +1,8 @@
 """One typed wrapper an op. Every op is an out-variant: it allocates nothing and returns nothing.
 
 Shapes: M rows, B sequences, N draft nodes a sequence, H heads, G = H / Hkv, D head_dim,
-V vocabulary. Token ids, positions, lengths and statuses are int32; slots, seeds and ancestor bits are int64.
+V vocabulary. Token ids, positions, lengths and statuses are int32; slots, seeds and ancestor bits
+are int64.
 A tensor that an op refuses raises a RuntimeError that names it.
 """
 
@@ -91,9 +92,9 @@ def rope_kv_append(
     """Splits qkv [M, (H + 2 Hkv) D], norms q and k if given [D], rotates them, stores K and V.
 
     cos_sin [P, R] holds cos then sin of R / 2 angles a position (R = 0: no rotary; R < D: the
-    first R dims, halves paired); positions [M] int32; slots [M] int64, -1 stores nothing; q_out [M, H, D];
-    kv_cache [2, blocks, block_size, Hkv, D]. A non-finite K or V element is stored as 0 and sets
-    ROW_NON_FINITE_KV in status [M] int32.
+    first R dims, halves paired); positions [M] int32; slots [M] int64, -1 stores nothing;
+    q_out [M, H, D]; kv_cache [2, blocks, block_size, Hkv, D]. A non-finite K or V element is
+    stored as 0 and sets ROW_NON_FINITE_KV in status [M] int32.
     """
     _ops.rope_kv_append(
         qkv, cos_sin, positions, slots, q_norm, k_norm, eps, q_out, kv_cache, status
