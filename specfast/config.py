@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -106,7 +107,7 @@ class SamplingParams:
         _require(all(isinstance(s, str) and s for s in stops), "stop must be non-empty strings.")
         object.__setattr__(self, "stop", stops)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        object.__setattr__(self, "speculative", SpeculativeOverride.parse(self.speculative))
+        SpeculativeOverride.parse(self.speculative)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SamplingParams:
@@ -117,6 +118,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         return self.temperature < GREEDY_TEMPERATURE
 
+    @cached_property
+    def speculation(self) -> SpeculativeOverride:
+        """`speculative`, parsed."""
+        return SpeculativeOverride.parse(self.speculative)
+
 
 @dataclass(frozen=True)
 class SpeculativeConfig:
@@ -124,6 +130,7 @@ class SpeculativeConfig:
 
     method: str
     num_speculative_tokens: int = 5
+    max_tree_nodes: int | None = None
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 2
     verification: str = "match"
@@ -132,6 +139,12 @@ class SpeculativeConfig:
         _require(
             isinstance(self.num_speculative_tokens, int) and 1 <= self.num_speculative_tokens <= 64,
             f"num_speculative_tokens must lie in 1..64, not {self.num_speculative_tokens!r}.",
+        )
+        nodes = self.max_tree_nodes
+        _require(
+            nodes is None or self.num_speculative_tokens <= nodes <= 64,
+            "max_tree_nodes must lie between num_speculative_tokens and 64, not "
+            f"{self.max_tree_nodes!r}.",
         )
         _require(
             1 <= self.prompt_lookup_min <= self.prompt_lookup_max,

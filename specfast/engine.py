@@ -1,0 +1,207 @@
+"""The engine: one step, and the requests it serves."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence as Seqs
+from dataclasses import dataclass
+
+from specfast.budget import Budget
+from specfast.config import EngineConfig, SamplingParams
+from specfast.kv_cache import BlockManager, KVCache, KVShape
+from specfast.metrics import RequestMetrics, SpecMetrics
+from specfast.models.decoder import Model
+from specfast.models.runner import ModelRunner
+from specfast.outputs import RequestOutput, StepOutput, completion_of
+from specfast.proposers.base import Proposal, Proposer
+from specfast.sampler import Sampler, fork_seed, resolve_seed
+from specfast.scheduler import Scheduler
+from specfast.sequence import Batch, Sequence, StopRule
+from specfast.tokenizer import Tokenizer
+from specfast.verifier import Verifier
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt and the sequences that answer it, one a choice."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    seqs: tuple[Sequence, ...]
+    metrics: RequestMetrics
+
+    @property
+    def finished(self) -> bool:
+        return all(s.finish for s in self.seqs)
+
+    def output(self) -> RequestOutput:
+        choices = [completion_of(seq, index) for index, seq in enumerate(self.seqs)]
+        return RequestOutput(
+            self.request_id,
+            self.prompt,
+            self.prompt_token_ids,
+            choices,
+            self.finished,
+            self.metrics,
+        )
+
+
+class Engine:
+    """Steps a target model and an optional proposer over the requests that were added."""
+
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer, config: EngineConfig, proposer: Proposer | None
+    ) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.vocab_size = model.config.vocab_size
+        shape = KVShape(
+            model.config.num_layers,
+            model.config.num_kv_heads,
+            model.config.head_dim,
+            model.kv_dtype(config.kv_cache_dtype),
+        )
+        num_blocks = config.num_blocks or max(
+            1, config.kv_cache_memory // (shape.bytes_per_token * config.block_size)
+        )
+        cache = KVCache(shape, num_blocks, config.block_size)
+        blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
+        self.max_model_len = self._context_limit(model, num_blocks)
+        self.scheduler = Scheduler(
+            blocks, [cache], config.max_num_seqs, config.max_num_batched_tokens
+        )
+        self.proposer = proposer
+        self.budget = Budget(config.speculative_config)
+        self.runner = ModelRunner(model, cache, config.block_size)
+        self.verifier = Verifier(Sampler())
+        self.metrics = SpecMetrics()
+        self.requests: dict[str, Request] = {}
+        self._seq_ids = itertools.count()
+        self._request_of: dict[int, Request] = {}
+
+    def step(self) -> list[StepOutput]:
+        """One target pass for every scheduled sequence; returns what each got."""
+        with self.metrics.timing_step():
+            batch = self.scheduler.schedule(self.budget)
+            proposal = self.budget.select(batch, self._propose(batch))
+            forward = self.runner.forward(batch, proposal)
+            result = self.verifier.verify(batch, proposal, forward)
+            outputs = self.scheduler.commit(batch, proposal, result)
+            if self.proposer:
+                self.proposer.observe(batch, proposal, forward, result)
+            self.budget.observe(batch, proposal, result)
+        self.metrics.observe(outputs)
+        self._settle(outputs)
+        return outputs
+
+    def add_request(
+        self,
+        prompt_token_ids: Seqs[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        prompt: str | None = None,
+    ) -> Request:
+        """Admits a request. ValueError, and nothing else changed, if it could never be served."""
+        ids = list(prompt_token_ids)
+        self.check_admissible(ids, params)
+        seed = resolve_seed(params)
+        max_length = self.max_model_len
+        if params.max_tokens is not None:
+            max_length = min(max_length, len(ids) + params.max_tokens)
+        rule = StopRule(self.tokenizer.eos_token_ids, max_length)
+        seqs = tuple(
+            Sequence(
+                next(self._seq_ids),
+                ids,
+                params,
+                fork_seed(seed, choice),
+                rule,
+                self.tokenizer.detokenizer(params.skip_special_tokens),
+            )
+            for choice in range(params.n)
+        )
+        request_id = request_id or f"req-{seqs[0].seq_id}"
+        if request_id in self.requests:
+            raise ValueError(f"Request id {request_id!r} is in use; give each request its own.")
+        request = Request(request_id, prompt, ids, seqs, RequestMetrics())
+        self.requests[request_id] = request
+        for seq in seqs:
+            self._request_of[seq.seq_id] = request
+            self.scheduler.add(seq)
+        return request
+
+    def cancel(self, request_id: str) -> None:
+        """Ends a request at the next step; one already finished or unknown is no error."""
+        if request := self.requests.get(request_id):
+            for seq in request.seqs:
+                self.scheduler.cancel(seq)
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.requests)
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets published blocks, so that the next prompt is computed anew."""
+        self.scheduler.blocks.reset_prefix_cache()
+
+    def check_integrity(self) -> None:
+        """Asserts the invariants of the block pool."""
+        self.scheduler.blocks.check_integrity(self.scheduler.unfinished)
+
+    def _propose(self, batch: Batch) -> Proposal:
+        if self.proposer is None or not batch.draft_limits.any():
+            return Proposal.empty(len(batch))
+        with self.metrics.timing_proposal():
+            return self.proposer.propose(batch)
+
+    def _settle(self, outputs: list[StepOutput]) -> None:
+        """Times what users got, and forgets what finished."""
+        now = time.perf_counter()
+        for output in outputs:
+            request = self._request_of[output.seq.seq_id]
+            request.metrics.observe(output, now)
+            if output.finish is None:
+                continue
+            del self._request_of[output.seq.seq_id]
+            if self.proposer:
+                self.proposer.release(output.seq)
+            if request.finished:
+                request.metrics.finish_time = now
+                del self.requests[request.request_id]
+
+    def _context_limit(self, model: Model, num_blocks: int) -> int:
+        """The longest sequence, in tokens, that model, setting and cache all allow."""
+        capacity = num_blocks * self.config.block_size
+        trained = model.config.max_position_embeddings
+        asked = self.config.max_model_len
+        if asked is not None and asked > trained:
+            raise ValueError(
+                f"max_model_len={asked} is above the model's context of {trained} tokens."
+            )
+        if asked is not None and asked > capacity:
+            raise ValueError(
+                f"max_model_len={asked} needs more than the {num_blocks} KV blocks of "
+                f"{self.config.block_size} tokens; raise kv_cache_memory or num_blocks."
+            )
+        return min(asked or trained, capacity)
+
+    def check_admissible(self, ids: list[int], params: SamplingParams) -> None:
+        """ValueError with what to do, if a request could never be served."""
+        if not ids:
+            raise ValueError("The prompt is empty; give at least one token.")
+        if len(ids) >= self.max_model_len:
+            raise ValueError(
+                f"The prompt has {len(ids)} tokens; with room for one more the limit is "
+                f"{self.max_model_len} (max_model_len). Shorten it."
+            )
+        if bad := [t for t in ids if not 0 <= t < self.vocab_size]:
+            raise ValueError(f"Token id {bad[0]} is outside the vocabulary of {self.vocab_size}.")
+        k = params.speculation.num_speculative_tokens
+        if k is not None and k > self.budget.depth:
+            raise ValueError(
+                f"speculative: num_speculative_tokens={k} is above the engine's "
+                f"{self.budget.depth}."
+            )

@@ -1,0 +1,168 @@
+"""LLM: the offline API, with names as vLLM spells them where they mean the same."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seqs
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.engine import Engine, Request
+from specfast.metrics import SpecStats
+from specfast.models.loader import load
+from specfast.outputs import RequestOutput
+from specfast.proposers.registry import make_proposer
+
+Prompt = str | Seqs[int]
+Message = Mapping[str, Any]
+
+logger = logging.getLogger(__name__)
+
+
+class LLM:
+    """A model that generates, with or without speculation: the same bytes either way.
+
+    model: a Hugging Face folder or hub id, a .gguf file, or "demo". Other settings are
+    EngineConfig's; an unknown one is a ValueError.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        speculative_config: Mapping[str, Any] | SpeculativeConfig | None = None,
+        **engine_config: Any,
+    ) -> None:
+        values = {"model": model, "speculative_config": speculative_config, **engine_config}
+        self.config = EngineConfig.from_dict(values)
+        proposer = make_proposer(self.config.speculative_config)
+        target, self.tokenizer = load(model, self.config.dtype)
+        self.engine = Engine(target, self.tokenizer, self.config, proposer)
+
+    def generate(
+        self,
+        prompts: Prompt | Seqs[Prompt],
+        sampling_params: SamplingParams | Seqs[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Completes each prompt (text, or token ids); outputs in the order of the prompts.
+
+        ValueError before anything runs, if one of them could never be served.
+        """
+        batch: list[Prompt] = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
+        params = _broadcast(sampling_params, len(batch))
+        tokens = [self._tokens_of(p) for p in batch]
+        return self._run(batch, tokens, params, use_tqdm)
+
+    def chat(
+        self,
+        messages: Seqs[Message] | Seqs[Seqs[Message]],
+        sampling_params: SamplingParams | Seqs[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answers one conversation, or each of several, through the model's chat template."""
+        conversations = [messages] if _is_one_conversation(messages) else list(messages)
+        texts = [self.tokenizer.chat_prompt(c) for c in conversations]  # type: ignore[arg-type]
+        tokens = [self.tokenizer.encode(t, add_special_tokens=False) for t in texts]
+        return self._run(texts, tokens, _broadcast(sampling_params, len(texts)), use_tqdm)
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Iterator[RequestOutput]:
+        """Yields the request's output so far after every step that added to it; cancelled if
+        abandoned.
+        """
+        params = sampling_params or SamplingParams()
+        text = prompt if isinstance(prompt, str) else None
+        request = self.engine.add_request(self._tokens_of(prompt), params, prompt=text)
+        try:
+            while not request.finished:
+                if any(o.seq in request.seqs for o in self.engine.step()):
+                    yield request.output()
+        finally:
+            self.engine.cancel(request.request_id)
+
+    def stats(self) -> SpecStats:
+        """The engine's counters so far."""
+        return self.engine.metrics.stats
+
+    def _tokens_of(self, prompt: Prompt) -> list[int]:
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _run(
+        self,
+        prompts: Seqs[Prompt],
+        tokens: list[list[int]],
+        params: Seqs[SamplingParams],
+        show_progress: bool,
+    ) -> list[RequestOutput]:
+        for ids, p in zip(tokens, params):
+            self.engine.check_admissible(ids, p)
+        texts = [p if isinstance(p, str) else None for p in prompts]
+        requests = [
+            self.engine.add_request(ids, p, prompt=text)
+            for ids, p, text in zip(tokens, params, texts)
+        ]
+        try:
+            with _progress(len(requests), show_progress) as bar:
+                self._drive(requests, bar)
+        finally:
+            for request in requests:
+                self.engine.cancel(request.request_id)
+        return [r.output() for r in requests]
+
+    def _drive(self, requests: list[Request], bar: Progress) -> None:
+        task, before = bar.task_ids[0], self.stats()
+        while not all(r.finished for r in requests):
+            self.engine.step()
+            if bar.disable:
+                continue
+            done = self.stats() - before
+            bar.update(
+                task,
+                completed=sum(r.finished for r in requests),
+                speed=done.num_emitted_tokens / done.step_seconds,
+                length=done.tokens_per_iteration,
+            )
+
+
+def _is_one_prompt(prompts: object) -> bool:
+    return isinstance(prompts, str) or (
+        isinstance(prompts, Seqs) and len(prompts) > 0 and isinstance(prompts[0], int)
+    )
+
+
+def _is_one_conversation(messages: Seqs[Any]) -> bool:
+    return len(messages) > 0 and isinstance(messages[0], Mapping)
+
+
+def _broadcast(
+    params: SamplingParams | Seqs[SamplingParams] | None, n: int
+) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * n
+    if len(params) != n:
+        raise ValueError(f"{n} prompts need one SamplingParams or {n}, not {len(params)}.")
+    return list(params)
+
+
+def _progress(total: int, show: bool) -> Progress:
+    """A bar on stderr for more than one prompt, where stderr is a terminal."""
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("Generating"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[speed]:.1f} tok/s, {task.fields[length]:.2f} tokens a step"),
+        console=console,
+        disable=not (show and total > 1 and console.is_terminal),
+    )
+    bar.add_task("generate", total=total, speed=0.0, length=0.0)
+    return bar
