@@ -1,0 +1,66 @@
+"""Prompt lookup: what followed the last time the text ended like this is proposed again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from specfast._host import NgramIndex
+from specfast.config import SpeculativeConfig
+from specfast.proposers.base import Needs, Proposal
+
+if TYPE_CHECKING:
+    from specfast.sequence import Batch, Sequence
+
+
+class NgramProposer:
+    """Drafts a chain from the sequence's own prompt and output.
+
+    The longest suffix of prompt_lookup_max .. prompt_lookup_min tokens that occurred before counts,
+    and of its occurrences the last. The index holds committed tokens alone, so that nothing has to
+    be undone when drafts are rejected.
+    """
+
+    needs: ClassVar[Needs] = Needs()
+
+    def __init__(self, config: SpeculativeConfig) -> None:
+        self._min_n, self._max_n = config.prompt_lookup_min, config.prompt_lookup_max
+        self._indices: dict[int, NgramIndex] = {}
+
+    def propose(self, batch: Batch) -> Proposal:
+        """One chain a sequence, within its limits; empty where nothing matches."""
+        limits = batch.draft_limits.min(axis=1).tolist()
+        drafted = [self._draft(seq, k) for seq, k in zip(batch.seqs, limits)]
+        if not any(tokens for tokens, _ in drafted):
+            return Proposal.empty(len(drafted))
+        confidence = [[survival(n)] * len(tokens) for tokens, n in drafted]
+        return Proposal.chains([tokens for tokens, _ in drafted], confidence)
+
+    def observe(self, batch: Batch, proposal: Proposal, forward: object, result: object) -> None:
+        """Nothing to record: the sequence's tokens say it all."""
+
+    def release(self, seq: Sequence) -> None:
+        self._indices.pop(seq.seq_id, None)
+
+    def reset(self) -> None:
+        self._indices.clear()
+
+    def _draft(self, seq: Sequence, k: int) -> tuple[list[int], int]:
+        if k == 0:
+            return [], 0
+        return self._synced(seq).draft(k)
+
+    def _synced(self, seq: Sequence) -> NgramIndex:
+        """The sequence's index, brought to its committed tokens; only new ones are copied."""
+        index = self._indices.get(seq.seq_id)
+        if index is None:
+            index = self._indices[seq.seq_id] = NgramIndex(self._min_n, self._max_n)
+        if len(index) > len(seq.token_ids):
+            index.truncate(len(seq.token_ids))
+        if len(index) < len(seq.token_ids):
+            index.append(seq.token_ids[len(index) :])
+        return index
+
+
+def survival(match_length: int) -> float:
+    """A prior that a draft behind a match of this length is accepted, given its parent was."""
+    return 1.0 - 0.5**match_length
