@@ -96,7 +96,7 @@ class Sequence:
     def settled_text(self) -> str:
         """The text less what a stop string may still take back."""
         held = 0 if self.finish else max(map(len, self._stop_strings), default=1) - 1
-        return self.text[: len(self.text) - held]
+        return self.text[: max(0, len(self.text) - held)]
 
     def drop_kv(self) -> None:
         """Back to nothing computed; the blocks themselves are the block manager's affair."""

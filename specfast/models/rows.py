@@ -11,8 +11,8 @@ from torch import Tensor
 class Rows:
     """M rows of B sequences; int32 unless said, as `ops.tree_attention` takes them.
 
-    token_ids, positions [M] (rotary and logical position alike); slots [M] int64; node_bits [M] int64;
-    status [M]: or-ed into by the forward, 0 before; qo_indptr [B + 1]; block_tables [B, W];
+    token_ids, positions [M] (rotary and logical position alike); slots [M] int64; node_bits [M]
+    int64; status [M]: or-ed into by the forward, 0 before; qo_indptr [B + 1]; block_tables [B, W];
     node_base, kv_start [B].
     """
 

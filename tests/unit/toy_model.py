@@ -1,8 +1,8 @@
 """A target that is all bookkeeping: its logits are a hash of exactly the tokens that a row can see.
 
-It writes each row's token into the paged cache and reads back, slot by slot, what the row's block table,
-position and ancestor bits make visible. So a wrong slot, table, bit, position, stale or missing token
-changes the output, and nothing else does.
+It writes each row's token into the paged cache and reads back, slot by slot, what the row's block
+table, position and ancestor bits make visible. So a wrong slot, table, bit, position, stale or
+missing token changes the output, and nothing else does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ToyConfig:
 
 
 class ToyModel:
-    """`sharpness` scales the logits; `order` is how many last visible tokens the law depends on (0: all)."""
+    """The law depends on the last `order` visible tokens (0: all)."""
 
     def __init__(self, config: ToyConfig = ToyConfig(), order: int = 0) -> None:
         self.config = config

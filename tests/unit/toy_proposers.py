@@ -1,4 +1,4 @@
-"""Proposers for tests: an oracle that knows the target's stream, with planted mistakes and branches."""
+"""Proposers for tests: they know the target's stream, and plant mistakes and branches in it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from specfast.proposers.base import Needs, Proposal
 
 
 class TreeProposer:
-    """Drafts trees from a known continuation: at each depth wrong siblings come first, the right one last.
+    """Trees along a known continuation: at each depth wrong siblings first, the right one last.
 
-    `streams` maps a prompt to its whole token stream; `wrong` siblings a level; with `miss` probability a
-    level holds no right child. Random, but a function of its seed and the tokens.
+    `streams` maps a prompt to its whole token stream; `wrong` siblings a level; with `miss`
+    probability a level holds no right child. Random, but a function of its seed and the tokens.
     """
 
     needs = Needs()
