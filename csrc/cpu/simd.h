@@ -33,6 +33,10 @@ SPECFAST_INLINE uint32_t float_to_bits(float f) {
   return u;
 }
 
+// The constant x in the type of the first argument: how core/fast_math.h writes a literal.
+SPECFAST_INLINE F32x16 splat(F32x16, float x) { return broadcast(x); }
+SPECFAST_INLINE I32x16 splat(I32x16, int32_t x) { return broadcast(x); }
+
 // Subnormals are numbers here: clears FTZ and DAZ and restores the caller's MXCSR.
 class FloatEnv {
  public:
