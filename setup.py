@@ -6,36 +6,37 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import cmake
-import ninja
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+BUILD = ROOT / "build" / f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
 
 
 class CMakeBuild(build_ext):
-    """One CMake build serves every extension; its products are installed next to the package."""
+    """One CMake build serves every extension; its products are installed into the package."""
 
     def run(self) -> None:
-        build = Path(
-            os.environ.get("SPECFAST_BUILD_DIR", ROOT / "build" / sysconfig.get_platform())
-        )
+        import cmake
+        import ninja
+
         package = Path(self.get_ext_fullpath("specfast._C")).resolve().parent
-        cmake_exe = Path(cmake.CMAKE_BIN_DIR) / "cmake"
+        cmake_exe = str(Path(cmake.CMAKE_BIN_DIR) / "cmake")
         configure = [
-            str(cmake_exe),
-            *("-S", str(ROOT), "-B", str(build), "-G", "Ninja"),
+            *(cmake_exe, "-S", str(ROOT), "-B", str(BUILD), "-G", "Ninja"),
             f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR) / 'ninja'}",
             f"-DCMAKE_INSTALL_PREFIX={package}",
             f"-DPython_EXECUTABLE={sys.executable}",
             *os.environ.get("SPECFAST_CMAKE_ARGS", "").split(),
         ]
         subprocess.run(configure, check=True)
-        subprocess.run([str(cmake_exe), "--build", str(build), "--target", "install"], check=True)
+        subprocess.run([cmake_exe, "--build", str(BUILD), "--target", "install"], check=True)
 
 
 setup(
-    ext_modules=[Extension("specfast._C", []), Extension("specfast._host", [])],
+    ext_modules=[
+        Extension("specfast._C", [], py_limited_api=True),
+        Extension("specfast._host", []),
+    ],
     cmdclass={"build_ext": CMakeBuild},
 )

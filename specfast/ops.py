@@ -11,7 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specfast import _C
+try:
+    from specfast import _C  # importing it registers the ops
+except ImportError as error:
+    raise ImportError(
+        "specfast's compiled ops don't load. They need torch >= 2.10 and are built by "
+        f"`pip install --no-build-isolation -e .` in the source folder. ({error})"
+    ) from error
 
 PANEL = 32
 ROW_NON_FINITE_KV, ROW_NAN, ROW_NO_SUPPORT = 1, 2, 4
