@@ -3,15 +3,16 @@
 #include "core/parallel.h"
 #include "params.h"
 
-#define SPECFAST_CPU_OPS(X)              \
-  X(linear, LinearParams)                \
-  X(rms_norm, RmsNormParams)             \
-  X(silu_mul, SiluMulParams)             \
-  X(rope_kv_append, RopeKvAppendParams)  \
-  X(kv_append, KvAppendParams)           \
-  X(tree_attention, TreeAttentionParams) \
-  X(sample_rows, SampleRowsParams)       \
-  X(rank_candidates, RankCandidatesParams)
+#define SPECFAST_CPU_OPS(X)                \
+  X(linear, LinearParams)                  \
+  X(rms_norm, RmsNormParams)               \
+  X(silu_mul, SiluMulParams)               \
+  X(rope_kv_append, RopeKvAppendParams)    \
+  X(kv_append, KvAppendParams)             \
+  X(tree_attention, TreeAttentionParams)   \
+  X(sample_rows, SampleRowsParams)         \
+  X(rank_candidates, RankCandidatesParams) \
+  X(stream_read, StreamReadParams)
 
 namespace specfast::cpu {
 
@@ -41,7 +42,5 @@ void accept_path(const AcceptPathParams& p, ParallelFor parallel_for);
 
 // Asks the kernel for huge pages under [data, data + bytes); false: not available.
 bool advise_huge_pages(void* data, int64_t bytes);
-// Sums `bytes` of memory with every thread: the streaming read that bandwidth shares refer to.
-uint64_t stream_read(const void* data, int64_t bytes, ParallelFor parallel_for);
 
 }  // namespace specfast::cpu

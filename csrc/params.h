@@ -151,4 +151,11 @@ struct AcceptPathParams {
   int64_t B, N;
 };
 
+// Sums memory with every thread: the streaming read that bandwidth shares refer to.
+struct StreamReadParams {
+  const int32_t* data;  // [chunks, 1024]
+  int32_t* sums;        // [chunks]
+  int64_t chunks;
+};
+
 }  // namespace specfast

@@ -222,9 +222,12 @@ def advise_huge_pages(t: Tensor) -> bool:
     return _ops.advise_huge_pages(t)
 
 
-def stream_read(t: Tensor) -> int:
-    """Reads t once with every thread and returns a checksum: the bandwidth that shares refer to."""
-    return _ops.stream_read(t)
+def stream_read(data: Tensor, sums: Tensor) -> None:
+    """Reads data [chunks, 1024] int32 once with every thread: the bandwidth that shares refer to.
+
+    sums [chunks] int32 keeps the read from being optimised away.
+    """
+    _ops.stream_read(data, sums)
 
 
 def _register_fakes() -> None:

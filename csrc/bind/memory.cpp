@@ -8,10 +8,12 @@ bool advise_huge_pages(Tensor t) {
   return cpu::advise_huge_pages(t.mutable_data_ptr(), t.numel() * (int64_t)t.element_size());
 }
 
-int64_t stream_read(const Tensor& t) {
-  check_contiguous(t, "t");
-  return (int64_t)cpu::stream_read(t.const_data_ptr(), t.numel() * (int64_t)t.element_size(),
-                                   torch_parallel_for);
+void stream_read(const Tensor& data, Tensor sums) {
+  StreamReadParams p{};
+  p.data = i32_in(data, "data", {-1, 1024});
+  p.chunks = data.size(0);
+  p.sums = i32_out(sums, "sums", {p.chunks});
+  cpu::stream_read(p, torch_parallel_for);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) {

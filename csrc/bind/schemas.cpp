@@ -32,5 +32,5 @@ STABLE_TORCH_LIBRARY(specfast, m) {
       "Tensor parents, Tensor lengths, Tensor(a!) path, Tensor(b!) num_accepted, "
       "Tensor(c!) next_tokens, Tensor(d!) status) -> ()");
   m.def("advise_huge_pages(Tensor(a!) t) -> bool");
-  m.def("stream_read(Tensor t) -> int");
+  m.def("stream_read(Tensor data, Tensor(a!) sums) -> ()");
 }

@@ -39,6 +39,7 @@ template <int Rows, class Weight>
 SPECFAST_INLINE void panel_tile(const LinearParams& p, const Weight* w, int64_t panel,
                                 int64_t row) {
   F32x16 lo[Rows], hi[Rows];
+#pragma GCC unroll 16
   for (int m = 0; m < Rows; m++) lo[m] = hi[m] = broadcast(0.0f);
   const float* x = p.x + row * p.x_stride;
   for (int64_t k = 0; k < p.K; k++) {
@@ -47,12 +48,14 @@ SPECFAST_INLINE void panel_tile(const LinearParams& p, const Weight* w, int64_t 
     load_panel(wk, w_lo, w_hi);
     for (size_t line = 0; line < kPanel * sizeof(Weight); line += 64)
       __builtin_prefetch((const char*)wk + kPrefetchBytes + line);
+#pragma GCC unroll 16  // accumulators must be registers
     for (int m = 0; m < Rows; m++) {
       F32x16 xk = broadcast(x[m * p.x_stride + k]);
       lo[m] = fma(w_lo, xk, lo[m]);
       hi[m] = fma(w_hi, xk, hi[m]);
     }
   }
+#pragma GCC unroll 16
   for (int m = 0; m < Rows; m++) {
     store_columns(p, row + m, panel * kPanel, lo[m]);
     store_columns(p, row + m, panel * kPanel + 16, hi[m]);
