@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seqs
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from itertools import zip_longest
 
 from specfast.outputs import StepOutput
 
@@ -21,8 +22,8 @@ class SpecStats:
     """Counters since the start; the difference of two is what happened between them.
 
     num_drafts: verify steps of a sequence that had drafts; num_accepted_per_pos[i]: of those, how
-    many accepted a draft at depth i; num_draft_steps, num_plain_steps: steps of a sequence with and
-    without.
+    many accepted a draft at depth i; num_plain_steps: steps of a sequence without drafts;
+    num_drafted_emitted_tokens: emitted by those with.
     """
 
     num_steps: int = 0
@@ -36,15 +37,20 @@ class SpecStats:
     propose_seconds: float = 0.0
     step_seconds: float = 0.0
 
+    def __add__(self, other: SpecStats) -> SpecStats:
+        return self._combined(other, 1)
+
     def __sub__(self, earlier: SpecStats) -> SpecStats:
+        return self._combined(earlier, -1)
+
+    def _combined(self, other: SpecStats, sign: int) -> SpecStats:
         values = {
-            f.name: getattr(self, f.name) - getattr(earlier, f.name)
+            f.name: getattr(self, f.name) + sign * getattr(other, f.name)
             for f in fields(self)
             if f.name != "num_accepted_per_pos"
         }
-        before = earlier.num_accepted_per_pos + (0,) * len(self.num_accepted_per_pos)
-        per_pos = tuple(n - b for n, b in zip(self.num_accepted_per_pos, before))
-        return SpecStats(**values, num_accepted_per_pos=per_pos)
+        pairs = zip_longest(self.num_accepted_per_pos, other.num_accepted_per_pos, fillvalue=0)
+        return SpecStats(**values, num_accepted_per_pos=tuple(n + sign * m for n, m in pairs))
 
     @property
     def acceptance_rate(self) -> float:
@@ -57,7 +63,7 @@ class SpecStats:
 
     @property
     def acceptance_per_pos(self) -> tuple[float, ...]:
-        return tuple(n / self.num_drafts for n in self.num_accepted_per_pos)
+        return tuple(n / max(self.num_drafts, 1) for n in self.num_accepted_per_pos)
 
     @property
     def tokens_per_iteration(self) -> float:
@@ -121,8 +127,8 @@ class SpecMetrics:
 
 @dataclass
 class RequestMetrics:
-    """One request's record; times are seconds of the monotonic clock, one a token of choice 0
-    first.
+    """One request's record; times are seconds of the monotonic clock, one a token in the order in
+    which they came, all choices together.
     """
 
     arrival_time: float = field(default_factory=time.perf_counter)
