@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from exact import raw, same_bytes, strided
 from torch import Tensor
 
 from specfast import ops, reference
+from tests.unit.exact import raw, same_bytes, strided
 
 SIZES = (1, 15, 17, 31, 33, 576)
 EPSILON = 2.0**-24

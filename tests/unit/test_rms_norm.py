@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from exact import raw, same_bytes, strided
 from torch import Tensor
 
 from specfast import ops, reference
+from tests.unit.exact import raw, same_bytes, strided
 
 SIZES = (1, 15, 16, 17, 31, 33, 576)
 EPS = 1e-5
