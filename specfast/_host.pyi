@@ -1,3 +1,7 @@
+from collections.abc import Sequence
+
+def philox(seed: int, counter: Sequence[int]) -> list[int]: ...
+
 class NgramIndex:
     num_ngrams: int
 

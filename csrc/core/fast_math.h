@@ -32,6 +32,11 @@ SPECFAST_HD float bitcast_f32(int32_t a) {
   memcpy(&f, &a, 4);
   return f;
 }
+SPECFAST_HD uint32_t splat(uint32_t, uint32_t x) { return x; }
+SPECFAST_HD float u32_to_f32(uint32_t a) { return (float)a; }
+SPECFAST_HD uint32_t mul_high_u32(uint32_t a, uint32_t b) {
+  return (uint32_t)(((uint64_t)a * b) >> 32);
+}
 template <int N>
 SPECFAST_HD int32_t shift_left(int32_t a) {
   return (int32_t)((uint32_t)a << N);
@@ -42,7 +47,8 @@ SPECFAST_HD int32_t shift_right_arithmetic(int32_t a) {
 }
 
 // 2^f for f in [-1, 0]: monotone, exactly 1 at 0 and 0.5 at -1, relative error <= 2^-23.6. A
-// polynomial in f + 0.5, so that the rounding of its last steps stays below the function's own step.
+// polynomial in f + 0.5, so that the rounding of its last steps stays below the function's own
+// step.
 template <class T>
 SPECFAST_HD T exp2_poly(T f) {
   T g = f + splat(f, 0.5f);

@@ -2,9 +2,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <utility>
 #include <vector>
 
+#include "core/philox.h"
 #include "host/ngram.h"
 
 namespace py = pybind11;
@@ -28,9 +30,21 @@ void bind_ngram(py::module_& m) {
       });
 }
 
+void bind_philox(py::module_& m) {
+  using Words = std::array<uint32_t, 4>;
+  m.def(
+      "philox",
+      [](uint64_t seed, const Words& counter) {
+        auto x = specfast::philox<uint32_t>({counter[0], counter[1], counter[2], counter[3]}, seed);
+        return Words{x.x0, x.x1, x.x2, x.x3};
+      },
+      py::arg("seed"), py::arg("counter"));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_host, m) {
   m.doc() = "Host data structures of specfast.";
   bind_ngram(m);
+  bind_philox(m);
 }
