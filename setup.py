@@ -31,6 +31,8 @@ class CMakeBuild(build_ext):
         ]
         subprocess.run(configure, check=True)
         subprocess.run([cmake_exe, "--build", str(BUILD), "--target", "install"], check=True)
+        for extension in self.extensions:  # CMake leaves an unchanged file its old date
+            Path(self.get_ext_fullpath(extension.name)).touch()
 
 
 setup(

@@ -30,6 +30,11 @@ def simd_tier() -> str:
     return _C.simd_tier()
 
 
+def best_simd_tier() -> str:
+    """The widest tier that this build has and this CPU runs; the one in use at the start."""
+    return _C.best_simd_tier()
+
+
 def set_simd_tier(name: str) -> None:
     """Forces a SIMD tier. ValueError if this machine can't run it."""
     _C.set_simd_tier(name)

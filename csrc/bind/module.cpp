@@ -15,6 +15,10 @@ PyObject* simd_tier(PyObject*, PyObject*) {
   return PyUnicode_FromString(specfast::cpu::tier_name(specfast::cpu::current_tier()));
 }
 
+PyObject* best_simd_tier(PyObject*, PyObject*) {
+  return PyUnicode_FromString(specfast::cpu::tier_name(specfast::cpu::best_tier()));
+}
+
 PyObject* set_simd_tier(PyObject*, PyObject* argument) {
   PyObject* utf8 = PyUnicode_AsUTF8String(argument);
   if (!utf8) return nullptr;
@@ -31,6 +35,8 @@ PyObject* set_simd_tier(PyObject*, PyObject* argument) {
 
 PyMethodDef methods[] = {
     {"simd_tier", simd_tier, METH_NOARGS, "The SIMD tier in use: scalar, avx2 or avx512."},
+    {"best_simd_tier", best_simd_tier, METH_NOARGS,
+     "The widest SIMD tier that this build has and this CPU runs."},
     {"set_simd_tier", set_simd_tier, METH_O,
      "Forces a SIMD tier; ValueError if it can't run here."},
     {nullptr, nullptr, 0, nullptr}};
@@ -40,4 +46,9 @@ PyModuleDef module = {
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__C() { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__C() {
+  PyObject* m = PyModule_Create(&module);
+  if (m && PyModule_AddStringConstant(m, "compiler", SPECFAST_COMPILER) == 0) return m;
+  Py_XDECREF(m);
+  return nullptr;
+}

@@ -1,0 +1,165 @@
+"""What runs here: versions, SIMD tier, CUDA state, and every mismatch in a sentence."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from specfast import __version__
+
+OLDEST_TORCH = (2, 10)
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@dataclass(frozen=True)
+class Extension:
+    """The compiled ops. error: why they don't load, and then the rest is None or False."""
+
+    path: Path | None = None
+    compiler: str | None = None
+    tier: str | None = None
+    best_tier: str | None = None
+    has_cuda: bool = False
+    outdated: bool = False
+    error: str | None = None
+
+    @classmethod
+    def load(cls) -> Extension:
+        try:
+            from specfast import ops
+        except ImportError as error:
+            return cls(error=str(error))
+        path = Path(ops._C.__file__)
+        has_cuda = torch._C._dispatch_has_kernel_for_dispatch_key("specfast::linear", "CUDA")
+        return cls(
+            path,
+            ops._C.compiler,
+            ops.simd_tier(),
+            ops.best_simd_tier(),
+            has_cuda,
+            _older_than(path, path.parent.parent / "csrc"),
+        )
+
+
+@dataclass(frozen=True)
+class Info:
+    """This installation on this machine.
+
+    huge_pages: "always", "madvise" or "never"; None: the system does not say. torch_cuda: the CUDA
+    that torch was built with; gpu: the one torch sees.
+    """
+
+    specfast: str
+    torch: str
+    python: str
+    machine: str
+    extension: Extension
+    threads: int
+    cores: int
+    huge_pages: str | None
+    torch_cuda: str | None
+    gpu: str | None
+
+    @property
+    def mismatches(self) -> list[str]:
+        """What does not fit together, a sentence each; empty when all is well."""
+        checks = (
+            (_version(self.torch) < OLDEST_TORCH, f"torch {self.torch} is older than 2.10."),
+            (self.extension.error, self.extension.error or ""),
+            (
+                self.extension.outdated,
+                "The compiled ops are older than csrc/: run `make build`.",
+            ),
+            (
+                self.extension.tier == "scalar" and self.machine in ("x86_64", "AMD64"),
+                "This CPU has no AVX2, or it is hidden: the scalar kernels are slow.",
+            ),
+            (
+                self.extension.tier != self.extension.best_tier,
+                f"The SIMD tier was set to {self.extension.tier}; this CPU runs "
+                f"{self.extension.best_tier}.",
+            ),
+            (
+                self.threads > self.cores,
+                f"torch uses {self.threads} threads on {self.cores} cores: set OMP_NUM_THREADS.",
+            ),
+            (
+                self.huge_pages == "never",
+                f"Huge pages are off: weights stream slower. Write madvise to {HUGE_PAGES}.",
+            ),
+            (
+                self.gpu and not self.extension.has_cuda,
+                f"{self.gpu} is not used: this build has CPU kernels only.",
+            ),
+        )
+        return [sentence for wrong, sentence in checks if wrong]
+
+
+def collect() -> Info:
+    """Looks at this process and machine; loads the compiled ops if they load."""
+    return Info(
+        specfast=__version__,
+        torch=torch.__version__,
+        python=platform.python_version(),
+        machine=platform.machine(),
+        extension=Extension.load(),
+        threads=torch.get_num_threads(),
+        cores=_num_cores(),
+        huge_pages=_huge_pages(),
+        torch_cuda=torch.version.cuda,
+        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    )
+
+
+def render(info: Info) -> str:
+    """One fact a line, then the mismatches."""
+    extension = info.extension
+    facts = {
+        "specfast": info.specfast,
+        "torch": info.torch,
+        "Python": f"{info.python} ({info.machine})",
+        "compiled ops": f"{extension.path}, by {extension.compiler}" if extension.path else "none",
+        "SIMD tier": f"{extension.tier} (best here: {extension.best_tier})",
+        "threads": f"{info.threads} on {info.cores} cores",
+        "huge pages": info.huge_pages or "unknown",
+        "CUDA": _cuda_text(info),
+    }
+    lines = [f"{name:<13}{value}" for name, value in facts.items()]
+    lines += ["", *(f"! {m}" for m in info.mismatches)] if info.mismatches else ["", "All fits."]
+    return "\n".join(lines)
+
+
+def _cuda_text(info: Info) -> str:
+    torch_has = f"torch has {info.torch_cuda}" if info.torch_cuda else "torch is a CPU build"
+    kernels = "CUDA kernels built" if info.extension.has_cuda else "CPU kernels only"
+    return f"{torch_has}; {info.gpu or 'no GPU seen'}; {kernels}"
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _older_than(path: Path, sources: Path) -> bool:
+    """False where there are no sources: an installed wheel."""
+    dates = [f.stat().st_mtime for f in sources.rglob("*") if f.is_file()]
+    return bool(dates) and path.stat().st_mtime < max(dates)
+
+
+def _num_cores() -> int:
+    """The cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _huge_pages() -> str | None:
+    """The chosen word of e.g. "always [madvise] never"."""
+    try:
+        return HUGE_PAGES.read_text().partition("[")[2].partition("]")[0] or None
+    except OSError:
+        return None

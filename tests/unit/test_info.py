@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import specfast
+from specfast import info, ops
+from specfast.info import Extension, Info
+
+FITTING = Info(
+    specfast="0.1.0",
+    torch="2.13.0+cpu",
+    python="3.11.7",
+    machine="x86_64",
+    extension=Extension(compiler="GNU 12.2.0", tier="avx2", best_tier="avx2"),
+    threads=2,
+    cores=2,
+    huge_pages="madvise",
+    torch_cuda=None,
+    gpu=None,
+)
+
+
+def test_collect_looks_at_this_machine():
+    found = info.collect()
+    assert found.specfast == specfast.__version__
+    assert found.torch == torch.__version__
+    assert found.extension.path is not None and found.extension.path.exists()
+    assert found.extension.compiler
+    assert found.extension.tier == ops.simd_tier()
+    assert found.extension.error is None
+    assert found.threads == torch.get_num_threads()
+
+
+def test_what_fits_gives_no_mismatch():
+    assert FITTING.mismatches == []
+    assert info.render(FITTING).endswith("All fits.")
+
+
+def with_extension(**changes: object) -> Info:
+    return replace(FITTING, extension=replace(FITTING.extension, **changes))
+
+
+MISFITS = {
+    "older than 2.10": replace(FITTING, torch="2.9.1"),
+    "not built": replace(FITTING, extension=Extension(error="The ops are not built.")),
+    "older than csrc": with_extension(outdated=True),
+    "no AVX2": with_extension(tier="scalar", best_tier="scalar"),
+    "set to scalar; this CPU runs avx512": replace(
+        with_extension(tier="scalar", best_tier="avx512"), machine="aarch64"
+    ),
+    "3 threads on 2 cores": replace(FITTING, threads=3),
+    "Huge pages are off": replace(FITTING, huge_pages="never"),
+    "H200 is not used": replace(FITTING, gpu="NVIDIA H200", torch_cuda="13.0"),
+}
+
+
+@pytest.mark.parametrize("sentence", MISFITS)
+def test_each_mismatch_is_one_sentence(sentence):
+    (mismatch,) = MISFITS[sentence].mismatches
+    assert sentence in mismatch and mismatch.endswith(".")
+    assert f"! {mismatch}" in info.render(MISFITS[sentence])
+
+
+def test_a_forced_tier_is_said():
+    ops.set_simd_tier("scalar")
+    assert info.collect().extension.tier == "scalar"
+    assert info.collect().extension.best_tier == ops.best_simd_tier()
+
+
+def test_ops_that_do_not_load_are_reported_not_raised(monkeypatch):
+    monkeypatch.delattr(specfast, "ops")
+    monkeypatch.setitem(sys.modules, "specfast.ops", None)
+    found = info.collect()
+    assert found.extension.path is None and found.extension.error in found.mismatches
+    assert "none" in info.render(found)
+
+
+def test_outdated_means_older_than_any_source(tmp_path):
+    built, sources = tmp_path / "_C.abi3.so", tmp_path / "csrc"
+    built.touch()
+    assert not info._older_than(built, sources), "an installed wheel has no sources"
+    (sources / "cpu").mkdir(parents=True)
+    (sources / "cpu" / "linear.cpp").touch()
+    os.utime(built, (2e9, 2e9))
+    assert not info._older_than(built, sources)
+    os.utime(built, (1e9, 1e9))
+    assert info._older_than(built, sources)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"), [("always [madvise] never", "madvise"), ("always never", None)]
+)
+def test_huge_pages(text, word, tmp_path, monkeypatch):
+    monkeypatch.setattr(info, "HUGE_PAGES", tmp_path / "enabled")
+    assert info._huge_pages() is None
+    (tmp_path / "enabled").write_text(text)
+    assert info._huge_pages() == word
