@@ -41,7 +41,7 @@ def set_simd_tier(name: str) -> None:
 
 
 def pack_linear(weight: Tensor, out: Tensor | None = None) -> Tensor:
-    """weight [N, K] float32 or bfloat16 -> [ceil(N / 32), K, 32], as `linear` reads it.
+    """weight [N, K] -> [ceil(N / 32), K, 32] in its own dtype, or out's, as `linear` reads it.
 
     A bf16 panel is interleaved (columns 0, 16, 1, 17, ...): one load and two shifts widen it.
     """
@@ -51,10 +51,13 @@ def pack_linear(weight: Tensor, out: Tensor | None = None) -> Tensor:
     if n % PANEL:
         padded[:n] = weight
     packed = padded.view(panels, PANEL, k).transpose(1, 2)
-    if weight.dtype == torch.bfloat16:
-        packed = packed.unflatten(2, (2, PANEL // 2)).transpose(2, 3).flatten(2)
     out = torch.empty(panels, k, PANEL, dtype=weight.dtype) if out is None else out
-    return out.copy_(packed)
+    if out.dtype == torch.bfloat16:
+        packed = packed.unflatten(2, (2, PANEL // 2)).transpose(2, 3)
+        out.unflatten(2, (PANEL // 2, 2)).copy_(packed)
+    else:
+        out.copy_(packed)
+    return out
 
 
 def linear(
