@@ -1,0 +1,1 @@
+"""From a name to logits: configuration, checkpoints, the native decoder."""

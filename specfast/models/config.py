@@ -1,0 +1,188 @@
+"""A decoder's shape, read from Hugging Face's config.json: the Llama family and its near kin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from specfast.models.config_keys import FAMILIES, check_keys
+from specfast.models.rope import Rope
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the forward pass depends on.
+
+    windows: a sliding window a layer (0: none), which counts the token itself. rotary_layers: False
+    for a layer without rotary embedding. dtype: what config.json says; in a loaded model what the
+    weights are.
+    """
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope: Rope
+    windows: tuple[int, ...]
+    rotary_layers: tuple[bool, ...]
+    tie_word_embeddings: bool = False
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    dtype: torch.dtype = field(default=torch.float32)
+
+    def __post_init__(self) -> None:
+        _require(self.head_dim % 2 == 0, f"head_dim must be even, not {self.head_dim}.")
+        _require(
+            self.num_heads % self.num_kv_heads == 0,
+            f"num_attention_heads ({self.num_heads}) must be a multiple of num_key_value_heads "
+            f"({self.num_kv_heads}).",
+        )
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any]) -> ModelConfig:
+        """From config.json, in the spelling of transformers 4 or 5.
+
+        ValueError for a model type or a key that we don't implement; unknown keys warn.
+        """
+        model_type = config.get("model_type")
+        if model_type not in FAMILIES:
+            raise ValueError(
+                f"model type {model_type!r} is not supported; supported are {', '.join(FAMILIES)}."
+            )
+        family = FAMILIES[model_type]
+        check_keys(config, family)
+        values = {**family.defaults, **config}
+        num_layers, num_heads = (
+            _size(values, "num_hidden_layers"),
+            _size(values, "num_attention_heads"),
+        )
+        attention_bias = bool(values.get("attention_bias"))
+        max_positions = _size(values, "max_position_embeddings")
+        _require(
+            values["hidden_act"] == "silu",
+            f"hidden_act {values['hidden_act']!r} is not implemented; only 'silu' is.",
+        )
+        return cls(
+            model_type=model_type,
+            vocab_size=_size(values, "vocab_size"),
+            hidden_size=_size(values, "hidden_size"),
+            intermediate_size=_size(values, "intermediate_size"),
+            num_layers=num_layers,
+            num_heads=num_heads,
+            num_kv_heads=values.get("num_key_value_heads") or num_heads,
+            head_dim=_head_dim(values, num_heads),
+            max_position_embeddings=max_positions,
+            rms_norm_eps=float(values["rms_norm_eps"]),
+            rope=Rope.from_hf(values, family.rope_theta, max_positions),
+            windows=_windows(values, num_layers),
+            rotary_layers=_rotary_layers(values, num_layers),
+            tie_word_embeddings=bool(values["tie_word_embeddings"]),
+            qkv_bias=attention_bias or family.qkv_bias,
+            o_bias=attention_bias and "attention_bias" in family.reads,
+            mlp_bias=bool(values.get("mlp_bias")),
+            qk_norm=family.qk_norm,
+            bos_token_id=values.get("bos_token_id"),
+            eos_token_ids=token_ids(values.get("eos_token_id")),
+            dtype=_dtype(values.get("dtype") or values.get("torch_dtype")),
+        )
+
+
+def token_ids(value: int | list[int] | None) -> tuple[int, ...]:
+    """Hugging Face writes one id, a list of them, or null."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _require(ok: bool, message: str) -> None:
+    if not ok:
+        raise ValueError(message)
+
+
+def _size(values: Mapping[str, Any], key: str) -> int:
+    value = values.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"config.json: {key} must be a positive integer, not {value!r}.")
+    return value
+
+
+def _head_dim(values: Mapping[str, Any], num_heads: int) -> int:
+    if values.get("head_dim"):
+        return _size(values, "head_dim")
+    hidden_size = _size(values, "hidden_size")
+    _require(
+        hidden_size % num_heads == 0,
+        f"config.json: hidden_size ({hidden_size}) must be a multiple of num_attention_heads "
+        f"({num_heads}) where head_dim is not given.",
+    )
+    return hidden_size // num_heads
+
+
+def _dtype(name: str | None) -> torch.dtype:
+    name = (name or "float32").removeprefix("torch.")
+    _require(name in DTYPES, f"config.json: dtype {name!r} is not one of {', '.join(DTYPES)}.")
+    return DTYPES[name]
+
+
+def _rotary_layers(values: Mapping[str, Any], num_layers: int) -> tuple[bool, ...]:
+    """SmolLM3: no_rope_layers holds 1 where a layer does rotate, by default all but every 4th."""
+    if values["model_type"] != "smollm3":
+        return (True,) * num_layers
+    flags = values.get("no_rope_layers")
+    if flags is None:
+        interval = _size(values, "no_rope_layer_interval")
+        flags = [(layer + 1) % interval != 0 for layer in range(num_layers)]
+    return tuple(bool(flag) for flag in _per_layer(flags, num_layers, "no_rope_layers"))
+
+
+def _windows(values: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
+    window = values.get("sliding_window") or 0
+    if values["model_type"] == "mistral":
+        return (window,) * num_layers
+    window = window if values.get("use_sliding_window") else 0
+    layer_types = values.get("layer_types")
+    if layer_types is None:
+        return tuple(window if slides else 0 for slides in _sliding_layers(values, num_layers))
+    layer_types = _per_layer(layer_types, num_layers, "layer_types")
+    for kind in layer_types:
+        _require(
+            kind in ("full_attention", "sliding_attention"),
+            f"config.json: layer type {kind!r} is not implemented.",
+        )
+        _require(
+            kind == "full_attention" or window > 0,
+            "config.json: a layer is 'sliding_attention', but use_sliding_window or "
+            "sliding_window is not set.",
+        )
+    return tuple(window if kind == "sliding_attention" else 0 for kind in layer_types)
+
+
+def _sliding_layers(values: Mapping[str, Any], num_layers: int) -> list[bool]:
+    """Which layers slide where layer_types does not say: Qwen's upper ones, SmolLM3's unrotated."""
+    if values["model_type"] == "smollm3":
+        return [not rotates for rotates in _rotary_layers(values, num_layers)]
+    first = values.get("max_window_layers") or 0
+    return [layer >= first for layer in range(num_layers)]
+
+
+def _per_layer(entries: list[Any], num_layers: int, key: str) -> list[Any]:
+    _require(
+        len(entries) >= num_layers,
+        f"config.json: {key} has {len(entries)} entries for {num_layers} layers.",
+    )
+    return entries[:num_layers]
