@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from specfast.models.decoder import Model
 from torch import Tensor
 
 from specfast.kv_cache import KVCache, block_tables_of
+from specfast.models.decoder import Model
 from specfast.models.rows import Rows
 from specfast.proposers.base import Proposal
 from specfast.sequence import Batch
