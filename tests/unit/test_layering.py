@@ -17,7 +17,7 @@ LAYERS = [
     line.split()
     for line in """
     config ops reference _C _host
-    tokenizer sequence metrics outputs proposers.base
+    tokenizer detokenizer chat_template sequence metrics outputs proposers.base
     kv_cache sampler structured budget models
     verifier proposers
     scheduler
