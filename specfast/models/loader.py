@@ -1,0 +1,112 @@
+"""From a name to a model and its tokenizer: folders, hub ids, GGUF files, the demo."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from specfast.models import demo
+from specfast.models.config import DTYPES, ModelConfig
+from specfast.models.decoder import Model
+from specfast.models.gguf import GgufFile
+from specfast.models.gguf_model import GgufCheckpoint, gguf_config
+from specfast.models.gguf_tokenizer import gguf_tokenizer
+from specfast.models.safetensors import FolderCheckpoint
+from specfast.models.weights import Checkpoint, read_weights
+from specfast.tokenizer import Tokenizer
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_FILES = ["*.json", "*.jinja", "model*.safetensors"]
+
+logger = logging.getLogger(__name__)
+
+
+def load(model: str, dtype: str = "auto") -> tuple[Model, Tokenizer]:
+    """model: a Hugging Face folder or hub id, a .gguf file, or "demo".
+
+    dtype: "float32", "bfloat16", or "auto", which is what the checkpoint stores (float16 becomes
+    float32, which holds it exactly; quantised GGUF becomes bfloat16). ValueError says what is wrong
+    with the name, the config, or a tensor.
+    """
+    path = resolve(model)
+    return _load_gguf(path, dtype) if path.is_file() else _load_folder(path, dtype)
+
+
+def resolve(model: str) -> Path:
+    """The folder or .gguf file that a name stands for, fetched if it has to be."""
+    if model == "demo":
+        return demo.find()
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return _inside(path)
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ValueError(f"{path} is a file, but no .gguf; give a folder or a .gguf file.")
+        return path
+    if _HUB_ID.fullmatch(model) and path.suffix != ".gguf" and not model.startswith("."):
+        return _from_hub(model)
+    raise ValueError(
+        f"No model {model!r}: it is no folder, no .gguf file, no hub id (owner/name), and not "
+        "'demo'."
+    )
+
+
+def _inside(folder: Path) -> Path:
+    """A folder without config.json may hold one .gguf file."""
+    files = list(folder.glob("*.gguf"))
+    if (folder / "config.json").exists():
+        return folder
+    if len(files) == 1:
+        return files[0]
+    raise ValueError(
+        f"{folder} has no config.json and {len(files)} .gguf files; give a Hugging Face model "
+        "folder, or one .gguf file."
+    )
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+    except GatedRepoError as error:
+        raise ValueError(
+            f"{name} is gated: accept its licence on its page, then log in with `hf auth login`."
+        ) from error
+    except LocalEntryNotFoundError as error:
+        raise ValueError(
+            f"{name} is neither a folder here, nor in the Hugging Face cache, nor can the hub be "
+            "reached. Check the name and the network, or fetch it elsewhere (`hf download "
+            f"{name}`) and give the folder."
+        ) from error
+    except HfHubHTTPError as error:
+        raise ValueError(f"The hub does not give {name}: {error}") from error
+
+
+def _load_folder(folder: Path, dtype: str) -> tuple[Model, Tokenizer]:
+    config = ModelConfig.from_hf(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    model = _build(config, FolderCheckpoint(folder), dtype)
+    return model, Tokenizer.from_folder(folder)
+
+
+def _load_gguf(path: Path, dtype: str) -> tuple[Model, Tokenizer]:
+    file = GgufFile(path)
+    config = gguf_config(file)
+    checkpoint = GgufCheckpoint(file, config)
+    if dtype == "auto" and checkpoint.dtype == torch.bfloat16:
+        logger.info("%s: quantised weights are computed with in bfloat16.", path.name)
+    return _build(config, checkpoint, dtype), gguf_tokenizer(file.metadata)
+
+
+def _build(config: ModelConfig, checkpoint: Checkpoint, dtype: str) -> Model:
+    resolved = checkpoint.dtype if dtype == "auto" else DTYPES[dtype]
+    if resolved == torch.float16:
+        resolved = torch.float32
+    config = replace(config, dtype=resolved)
+    return Model(config, read_weights(config, checkpoint))

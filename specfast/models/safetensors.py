@@ -1,0 +1,57 @@
+"""A Hugging Face folder's weights: one safetensors file, or shards with an index."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+
+
+class FolderCheckpoint:
+    """Tensors of a folder, mapped and not copied. dtype: that of most matrices."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file_of: dict[str, Any] = {}
+        for path in weight_files(folder):
+            file = safe_open(path, framework="pt")
+            self._file_of |= dict.fromkeys(file.keys(), file)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        dtypes: Counter[torch.dtype] = Counter()
+        for name, file in self._file_of.items():
+            stored = file.get_slice(name)
+            self.shapes[name] = tuple(stored.get_shape())
+            if stored.get_dtype() not in _DTYPES:
+                raise ValueError(
+                    f"Tensor {name!r} is stored as {stored.get_dtype()}, which is not supported; "
+                    f"supported are {', '.join(_DTYPES)}."
+                )
+            dtypes[_DTYPES[stored.get_dtype()]] += len(self.shapes[name]) == 2
+        self.dtype = dtypes.most_common(1)[0][0]
+
+    def tensor(self, name: str) -> Tensor:
+        return self._file_of[name].get_tensor(name)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The shards that the index names, or model.safetensors. ValueError if a file is missing."""
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.exists():
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    elif single.exists():
+        names = [single.name]
+    else:
+        raise ValueError(
+            f"{folder} has neither model.safetensors nor model.safetensors.index.json. Other "
+            "formats are not read: save the model with save_pretrained, or give a .gguf file."
+        )
+    for name in names:
+        if not (folder / name).exists():
+            raise ValueError(f"{folder} lacks the file {name} that {index.name} names.")
+    return [folder / name for name in names]
