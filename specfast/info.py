@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from specfast import __version__
+from specfast.models import demo
 
 OLDEST_TORCH = (2, 10)
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -46,6 +47,21 @@ class Extension:
 
 
 @dataclass(frozen=True)
+class Demo:
+    """The demo model's file; None: not fetched yet. error: what is wrong with it."""
+
+    path: Path | None = None
+    error: str | None = None
+
+    @classmethod
+    def look(cls) -> Demo:
+        try:
+            return cls(demo.here())
+        except ValueError as error:
+            return cls(error=str(error))
+
+
+@dataclass(frozen=True)
 class Info:
     """This installation on this machine.
 
@@ -63,6 +79,7 @@ class Info:
     huge_pages: str | None
     torch_cuda: str | None
     gpu: str | None
+    demo: Demo
 
     @property
     def mismatches(self) -> list[str]:
@@ -91,6 +108,7 @@ class Info:
                 self.huge_pages == "never",
                 f"Huge pages are off: weights stream slower. Write madvise to {HUGE_PAGES}.",
             ),
+            (self.demo.error, self.demo.error or ""),
             (
                 self.gpu and not self.extension.has_cuda,
                 f"{self.gpu} is not used: this build has CPU kernels only.",
@@ -112,6 +130,7 @@ def collect() -> Info:
         huge_pages=_huge_pages(),
         torch_cuda=torch.version.cuda,
         gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        demo=Demo.look(),
     )
 
 
@@ -127,6 +146,7 @@ def render(info: Info) -> str:
         "threads": f"{info.threads} on {info.cores} cores",
         "huge pages": info.huge_pages or "unknown",
         "CUDA": _cuda_text(info),
+        "demo model": str(info.demo.path or "not here; it is fetched when it is first used"),
     }
     lines = [f"{name:<13}{value}" for name, value in facts.items()]
     lines += ["", *(f"! {m}" for m in info.mismatches)] if info.mismatches else ["", "All fits."]

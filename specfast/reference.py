@@ -35,7 +35,8 @@ def accept_path(
     """One sequence: its accepted nodes, its next token (-1: none), its status."""
     if row_base < 0:
         return [], -1, 0
-    path, seen, row = [], 0, row_base
+    path: list[int] = []
+    seen, row = 0, row_base
     while True:
         seen |= status[row]
         parent = path[-1] if path else -1

