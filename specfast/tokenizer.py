@@ -53,12 +53,6 @@ class Tokenizer:
         backend.no_padding()
         special_tokens = _special_tokens(config)
         _add_tokens(backend, config.get("added_tokens_decoder", {}))
-        if "add_bos_token" in config or "add_eos_token" in config:
-            set_template(
-                backend,
-                special_tokens.get("bos_token") if config.get("add_bos_token") else None,
-                special_tokens.get("eos_token") if config.get("add_eos_token") else None,
-            )
         return cls(backend, special_tokens, _eos_ids(folder), _template_of(folder, config))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

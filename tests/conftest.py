@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -17,3 +18,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         report.outcome = "failed"
         report.longrepr = f"CI must not skip: {reason}"
     return report
+
+
+@pytest.fixture(scope="session")
+def demo_path() -> Path:
+    """The demo model's file, fetched if need be; a test that asks for it can't skip in CI."""
+    from specfast.models import demo
+
+    try:
+        return demo.find()
+    except ValueError as error:
+        pytest.skip(str(error))
