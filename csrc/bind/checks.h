@@ -126,6 +126,16 @@ inline int32_t* i32_out(const std::optional<Tensor>& t, const char* name,
   return t ? i32_out(*t, name, shape) : nullptr;
 }
 
+inline const int32_t* i32_in(const std::optional<Tensor>& t, const char* name,
+                             std::initializer_list<int64_t> shape) {
+  return t ? i32_in(*t, name, shape) : nullptr;
+}
+
+inline void check_vocabulary(int64_t size, const char* name) {
+  STD_TORCH_CHECK(size >= 1 && size < INT32_MAX, name, ": needs a vocabulary, got ", size,
+                  " columns");
+}
+
 inline DType storage_dtype(const Tensor& t, const char* name) {
   ScalarType s = t.scalar_type();
   STD_TORCH_CHECK(s == ScalarType::Float || s == ScalarType::BFloat16, name,

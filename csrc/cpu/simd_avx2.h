@@ -199,6 +199,20 @@ SPECFAST_INLINE I32x16 select(Mask16 m, I32x16 yes, I32x16 no) {
   return bitcast_i32(select(m, bitcast_f32(yes), bitcast_f32(no)));
 }
 
+SPECFAST_INLINE void transpose_quads(__m256i& a, __m256i& b, __m256i& c, __m256i& d) {
+  __m256i ab_low = _mm256_unpacklo_epi32(a, b), ab_high = _mm256_unpackhi_epi32(a, b);
+  __m256i cd_low = _mm256_unpacklo_epi32(c, d), cd_high = _mm256_unpackhi_epi32(c, d);
+  a = _mm256_unpacklo_epi64(ab_low, cd_low);
+  b = _mm256_unpackhi_epi64(ab_low, cd_low);
+  c = _mm256_unpacklo_epi64(ab_high, cd_high);
+  d = _mm256_unpackhi_epi64(ab_high, cd_high);
+}
+// 4x4 transposes within each group of four lanes: row r, lane 4q + j <- row j, lane 4q + r.
+SPECFAST_INLINE void transpose_quads(I32x16& a, I32x16& b, I32x16& c, I32x16& d) {
+  transpose_quads(a.a, b.a, c.a, d.a);
+  transpose_quads(a.b, b.b, c.b, d.b);
+}
+
 SPECFAST_INLINE float reduce_add(F32x16 x) {
   __m256 h = _mm256_add_ps(x.a, x.b);
   __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));

@@ -124,6 +124,16 @@ SPECFAST_INLINE I32x16 select(Mask16 m, I32x16 yes, I32x16 no) {
   return {_mm512_mask_mov_epi32(no.v, m.v, yes.v)};
 }
 
+// 4x4 transposes within each group of four lanes: row r, lane 4q + j <- row j, lane 4q + r.
+SPECFAST_INLINE void transpose_quads(I32x16& a, I32x16& b, I32x16& c, I32x16& d) {
+  __m512i ab_low = _mm512_unpacklo_epi32(a.v, b.v), ab_high = _mm512_unpackhi_epi32(a.v, b.v);
+  __m512i cd_low = _mm512_unpacklo_epi32(c.v, d.v), cd_high = _mm512_unpackhi_epi32(c.v, d.v);
+  a.v = _mm512_unpacklo_epi64(ab_low, cd_low);
+  b.v = _mm512_unpackhi_epi64(ab_low, cd_low);
+  c.v = _mm512_unpacklo_epi64(ab_high, cd_high);
+  d.v = _mm512_unpackhi_epi64(ab_high, cd_high);
+}
+
 SPECFAST_INLINE float reduce_add(F32x16 a) {
   __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
   __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));

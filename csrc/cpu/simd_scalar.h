@@ -187,6 +187,18 @@ SPECFAST_INLINE I32x16 select(Mask16 m, I32x16 yes, I32x16 no) {
   return no;
 }
 
+// 4x4 transposes within each group of four lanes: row r, lane 4q + j <- row j, lane 4q + r.
+SPECFAST_INLINE void transpose_quads(I32x16& a, I32x16& b, I32x16& c, I32x16& d) {
+  const I32x16 rows[4] = {a, b, c, d};
+  SPECFAST_LANES {
+    int q = i / 4 * 4;
+    a.v[i] = rows[i % 4].v[q];
+    b.v[i] = rows[i % 4].v[q + 1];
+    c.v[i] = rows[i % 4].v[q + 2];
+    d.v[i] = rows[i % 4].v[q + 3];
+  }
+}
+
 SPECFAST_INLINE float reduce_add(F32x16 a) {
   for (int half = 8; half; half /= 2)
     for (int i = 0; i < half; i++) a.v[i] = a.v[i] + a.v[i + half];

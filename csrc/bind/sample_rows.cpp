@@ -1,0 +1,43 @@
+#include "checks.h"
+#include "kernels.h"
+
+namespace specfast::bind {
+namespace {
+
+void logprob_outputs(const std::optional<Tensor>& ids, const std::optional<Tensor>& logprobs,
+                     SampleRowsParams& p) {
+  STD_TORCH_CHECK(ids.has_value() == logprobs.has_value(),
+                  "logprob_ids and logprobs: give both or neither");
+  if (!ids) return;
+  p.logprob_ids = i32_out(ids, "logprob_ids", {p.R, -1});
+  STD_TORCH_CHECK(ids->size(1) >= 1, "logprob_ids: the first column is the chosen token's, got ",
+                  shape_text(*ids));
+  p.L = ids->size(1) - 1;
+  p.logprobs = f32_out(logprobs, "logprobs", {p.R, 1 + p.L});
+}
+
+}  // namespace
+
+void sample_rows(const Tensor& logits, const Tensor& temperature, const Tensor& top_k,
+                 const Tensor& top_p, const Tensor& min_p, const Tensor& seeds,
+                 const Tensor& positions, Tensor tokens, Tensor status,
+                 const std::optional<Tensor>& logprob_ids, const std::optional<Tensor>& logprobs) {
+  SampleRowsParams p{};
+  p.logits = f32_rows(logits, "logits", {-1, -1});
+  p.R = logits.size(0), p.V = logits.size(1), p.logits_stride = row_stride(logits);
+  check_vocabulary(p.V, "logits");
+  p.temperature = f32_in(temperature, "temperature", {p.R});
+  p.top_k = i32_in(top_k, "top_k", {p.R});
+  p.top_p = f32_in(top_p, "top_p", {p.R});
+  p.min_p = f32_in(min_p, "min_p", {p.R});
+  p.seeds = i64_in(seeds, "seeds", {p.R});
+  p.positions = i32_in(positions, "positions", {p.R});
+  p.tokens = i32_out(tokens, "tokens", {p.R});
+  p.status = i32_out(status, "status", {p.R});
+  logprob_outputs(logprob_ids, logprobs, p);
+  cpu::sample_rows(p, torch_parallel_for);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) { m.impl("sample_rows", TORCH_BOX(&sample_rows)); }
+
+}  // namespace specfast::bind

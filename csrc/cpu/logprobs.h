@@ -1,0 +1,82 @@
+// Log-probabilities under the logits as given: temperature 1, no filter.
+#pragma once
+#include "core/logit_law.h"
+#include "cpu/row_filter.h"
+#include "cpu/scratch.h"
+#include "cpu/top_list.h"
+#include "cpu/vocab.h"
+#include "params.h"
+
+namespace specfast::cpu::SPECFAST_TIER {
+
+// ln of 2^(y - m) 2^40 / total, with y = z log2 e: the normaliser is ln 2 (m + log2 total - 40).
+SPECFAST_INLINE float logprob(float x, float exponent, uint64_t total) {
+  float z = tempered(x, 1.0f);
+  float sum = (float)(int64_t)total;
+  float e = specfast::to_f32(log_exponent(sum));
+  float mantissa = sum * pow2i(0.0f - e);
+  float octaves = specfast::max(z * kLog2e, -0x1p127f) - exponent + (40.0f - e);
+  return specfast::min(specfast::fma(octaves, kLn2, -specfast::log(mantissa)), 0.0f);
+}
+
+SPECFAST_INLINE uint64_t mass_of_slice(const float* x, Slice s, float exponent) {
+  MassSum sum;
+  for (int64_t i = s.begin; i < s.end; i += 16) {
+    F32x16 z = tempered(load_or(x + i, s.end - i, -kInfinity), broadcast(1.0f));
+    sum.add(weight(z, broadcast(exponent)));
+  }
+  return sum.total();
+}
+
+struct LogprobWork {
+  const SampleRowsParams& p;
+  VocabSlices slices;
+  float* exponents;    // [R]
+  uint64_t* masses;    // [R, slices]
+  TopList* likeliest;  // [R, slices]
+  Scored* items;       // [R, slices, L]
+
+  void carve(Carver& c) {
+    int64_t units = p.R * slices.count;
+    exponents = c.take<float>(p.R);
+    masses = c.take<uint64_t>(units);
+    likeliest = c.take<TopList>(units);
+    items = c.take<Scored>(units * p.L);
+  }
+  const float* logits(int64_t row) const { return p.logits + row * p.logits_stride; }
+  void scan(int64_t row, Slice s) const {
+    int64_t at = slices.at(row, s);
+    masses[at] = mass_of_slice(logits(row), s, exponents[row]);
+    likeliest[at] = {items + at * p.L, p.L};
+    rank_plain(logits(row), s.begin, s.end, {0, 0, nullptr}, likeliest[at]);
+  }
+  void put(int64_t row, int64_t column, int32_t id, uint64_t total) const {
+    int64_t at = row * (1 + p.L) + column;
+    p.logprob_ids[at] = id;
+    p.logprobs[at] = id < 0 ? -kInfinity : logprob(logits(row)[id], exponents[row], total);
+  }
+  // The first slice's list takes in the others.
+  void write_row(int64_t row) const {
+    uint64_t total = 0;
+    TopList best{nullptr, 0};
+    if (p.status[row] == kRowOk) {
+      int64_t first = row * slices.count;
+      best = likeliest[first];
+      for (int64_t i = first; i < first + slices.count; i++) {
+        total += masses[i];
+        if (i > first) best.merge(likeliest[i]);
+      }
+    }
+    put(row, 0, p.tokens[row], total);
+    for (int64_t j = 0; j < p.L; j++) put(row, 1 + j, j < best.size ? best.items[j].id : -1, total);
+  }
+  // After the tokens are decided; `exponents` are the rows' own at temperature 1.
+  void write(ParallelFor parallel_for) const {
+    slices.each(parallel_for, p.R, 2, [&](int64_t row, Slice s) {
+      if (p.status[row] == kRowOk) scan(row, s);
+    });
+    for (int64_t row = 0; row < p.R; row++) write_row(row);
+  }
+};
+
+}  // namespace specfast::cpu::SPECFAST_TIER

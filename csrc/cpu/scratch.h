@@ -1,0 +1,46 @@
+// A thread's own memory between calls: it grows and is kept, so that a warm op allocates nothing.
+#pragma once
+#include <cstdint>
+#include <cstdlib>
+
+#include "cpu/simd.h"
+
+namespace specfast::cpu::SPECFAST_TIER {
+
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { free(data_); }
+
+  // Not initialised; valid until the next call.
+  char* reserve(int64_t bytes) {
+    if (bytes > size_) {
+      free(data_);
+      size_ = (bytes + 4095) / 4096 * 4096;
+      data_ = static_cast<char*>(aligned_alloc(64, (size_t)size_));
+      if (!data_) abort();
+    }
+    return data_;
+  }
+
+ private:
+  char* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
+// Gives out arrays one after the other; with no memory behind it, it only measures.
+struct Carver {
+  char* data;
+  int64_t used = 0;
+
+  template <class T>
+  T* take(int64_t n) {
+    char* at = data ? data + used : nullptr;
+    used += (n * (int64_t)sizeof(T) + 63) / 64 * 64;
+    return reinterpret_cast<T*>(at);
+  }
+};
+
+}  // namespace specfast::cpu::SPECFAST_TIER
