@@ -7,7 +7,6 @@ a vocabulary's worth of strings, so the header is walked here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,10 +126,7 @@ class _Cursor:
         element, length = GGUFValueType(self.scalar("<u4")), self.scalar("<u8")
         if element in _SCALARS:
             return self._array(np.dtype(_SCALARS[element]), length).tolist()
-        read: Callable[[], Any] = self.string
-        if element == GGUFValueType.ARRAY:
-            read = lambda: self.value(element)  # noqa: E731
-        return [read() for _ in range(length)]
+        return [self.value(element) for _ in range(length)]
 
     def tensor(self) -> tuple[str, StoredTensor]:
         name, rank = self.string(), self.scalar("<u4")

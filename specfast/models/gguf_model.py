@@ -52,13 +52,13 @@ _ROPE_KEYS = {
     "rope.scaling.type": "rope_type",
     "rope.scaling.factor": "factor",
     "rope.scaling.original_context_length": "original_max_position_embeddings",
-    "rope.scaling.attn_factor": "attention_factor",
     "rope.scaling.yarn_beta_fast": "beta_fast",
     "rope.scaling.yarn_beta_slow": "beta_slow",
 }
 _NEUTRAL = (
-    "vocab_size", "rope.dimension_count", "rope.scaling.finetuned", "attention.value_length",
-    "attention.sliding_window", "expert_count", "expert_used_count", "attention.causal",
+    "vocab_size", "rope.dimension_count", "rope.scaling.finetuned", "rope.scaling.attn_factor",
+    "attention.value_length", "attention.sliding_window", "expert_count",
+    "expert_used_count", "attention.causal",
 )  # fmt: skip
 _FORWARD_PREFIXES = (
     "attention", "attn", "rope", "expert", "moe", "logit_scale", "final_logit", "residual_scale",
@@ -104,6 +104,7 @@ def gguf_config(file: GgufFile) -> ModelConfig:
         for key, value in file.metadata.items()
         if key.startswith(f"{arch}.")
     }
+    _require(file, own)
     _check_keys(file, own)
     values = {hf: own[key] for key, hf in _KEYS.items() if key in own}
     values["model_type"] = arch
@@ -129,25 +130,21 @@ def hf_name(name: str) -> str:
     return name
 
 
+def _require(file: GgufFile, own: dict[str, Any]) -> None:
+    for key in ("embedding_length", "attention.head_count", "block_count", "feed_forward_length"):
+        if key not in own:
+            raise ValueError(f"{file.path}: the metadata lacks {key}.")
+    if "token_embd.weight" not in file.tensors:
+        raise ValueError(f"{file.path} has no tensor 'token_embd.weight'.")
+
+
 def _check_keys(file: GgufFile, own: dict[str, Any]) -> None:
-    head_dim = own.get(
-        "attention.key_length", own["embedding_length"] // own["attention.head_count"]
-    )
-    requirements = {
-        "rope.dimension_count": (head_dim,),
-        "attention.value_length": (head_dim,),
-        "expert_count": (0,),
-        "expert_used_count": (0,),
-        "attention.causal": (True,),
-    }
-    if file.metadata["general.architecture"] != "llama":
-        requirements["attention.sliding_window"] = (0,)
+    only = _only_values(file, own)
     unknown = []
     for key, value in own.items():
         known = key in _KEYS or key in _ROPE_KEYS or key in _NEUTRAL
-        if value not in requirements.get(key, (value,)) or (
-            not known and key.startswith(_FORWARD_PREFIXES)
-        ):
+        is_known_value = value == only.get(key, value)
+        if not is_known_value or not known and key.startswith(_FORWARD_PREFIXES):
             raise ValueError(
                 f"{file.path}: metadata {key} = {value!r} changes the forward pass and is not "
                 "implemented."
@@ -156,6 +153,23 @@ def _check_keys(file: GgufFile, own: dict[str, Any]) -> None:
             unknown.append(key)
     if unknown:
         warnings.warn(f"{file.path}: unknown metadata ignored: {sorted(unknown)}.", stacklevel=3)
+
+
+def _only_values(file: GgufFile, own: dict[str, Any]) -> dict[str, Any]:
+    """Keys that we implement at one value alone."""
+    hidden_size, num_heads = own["embedding_length"], own["attention.head_count"]
+    head_dim = own.get("attention.key_length", hidden_size // num_heads)
+    values = {
+        "rope.dimension_count": head_dim,
+        "attention.value_length": head_dim,
+        "rope.scaling.attn_factor": 1.0,
+        "attention.causal": True,
+        "expert_count": 0,
+        "expert_used_count": 0,
+    }
+    if file.metadata["general.architecture"] != "llama":
+        values["attention.sliding_window"] = 0
+    return values
 
 
 def _rope_parameters(own: dict[str, Any]) -> dict[str, Any]:
