@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/logit_law.h"
 #include "core/noise.h"
 #include "core/sort_key.h"
 #include "everywhere.h"
@@ -155,6 +156,24 @@ TEST(noise_of_any_word_is_finite_and_below_its_bound) {
     CHECK(g[i] >= -2.82f && g[i] <= specfast::kMaxGumbel && g[i] < bound[i]);
     CHECK(std::abs(g[i] + std::log(-std::log1p(-(double)v[i]))) < 2e-6);
   }
+}
+
+TEST(a_least_mass_is_a_least_weight) {
+  std::mt19937_64 generator(5);
+  for (int i = 0; i < 100'000; i++) {
+    uint64_t least = (generator() >> 24 >> generator() % 40) + 1;  // up to 2^40
+    float weight = specfast::weight_of_mass(least);
+    CHECK(specfast::mass(weight) >= least);
+    CHECK(specfast::mass(std::nextafter(weight, 0.0f)) < least);
+  }
+}
+
+TEST(mass_share_stays_within_one_and_all) {
+  using specfast::mass_share;
+  CHECK_EQ(mass_share(0.5f, 1001), 501u);
+  CHECK_EQ(mass_share(1.0f, 7), 7u);
+  for (float none : {0.0f, -3.0f, 1e-30f, kNan}) CHECK_EQ(mass_share(none, 1000), 1u);
+  for (float all : {2.0f, 1e38f, kInf}) CHECK_EQ(mass_share(all, 1000), 1000u);
 }
 
 TEST(philox_lanes_are_its_scalar_words) {
