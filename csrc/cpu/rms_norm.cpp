@@ -1,4 +1,4 @@
-#include "cpu/simd.h"
+#include "cpu/rms.h"
 #include "kernels.h"
 
 namespace specfast::cpu::SPECFAST_TIER {
@@ -19,8 +19,7 @@ void rms_norm(const RmsNormParams& p, ParallelFor parallel_for) {
         store_first(out + d, h, n);  // out may be x: it holds h until it is scaled
         if (p.sum_out) store_first(p.sum_out + row * p.D + d, h, n);
       }
-      float mean = reduce_add(squares) / (float)p.D;
-      F32x16 inverse = broadcast(1.0f) / sqrt(broadcast(mean + p.eps));
+      F32x16 inverse = inverse_rms(squares, p.D, p.eps);
       for (int64_t d = 0; d < p.D; d += 16) {
         int n = p.D - d < 16 ? (int)(p.D - d) : 16;
         store_first(out + d, load_first(out + d, n) * inverse * load_first(p.weight + d, n), n);

@@ -207,6 +207,14 @@ SPECFAST_INLINE void transpose_quads(__m256i& a, __m256i& b, __m256i& c, __m256i
   c = _mm256_unpacklo_epi64(ab_high, cd_high);
   d = _mm256_unpackhi_epi64(ab_high, cd_high);
 }
+SPECFAST_INLINE __m256i load_two_quads(const char* p, int64_t stride) {
+  __m256i r = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i*)p));
+  return _mm256_inserti128_si256(r, _mm_loadu_si128((const __m128i*)(p + stride)), 1);
+}
+// Lanes 4 q to 4 q + 3 are the 16 bytes at p + q stride.
+SPECFAST_INLINE I32x16 load_quads(const char* p, int64_t stride) {
+  return {load_two_quads(p, stride), load_two_quads(p + 2 * stride, stride)};
+}
 // 4x4 transposes within each group of four lanes: row r, lane 4q + j <- row j, lane 4q + r.
 SPECFAST_INLINE void transpose_quads(I32x16& a, I32x16& b, I32x16& c, I32x16& d) {
   transpose_quads(a.a, b.a, c.a, d.a);

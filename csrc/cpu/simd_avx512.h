@@ -124,6 +124,13 @@ SPECFAST_INLINE I32x16 select(Mask16 m, I32x16 yes, I32x16 no) {
   return {_mm512_mask_mov_epi32(no.v, m.v, yes.v)};
 }
 
+// Lanes 4 q to 4 q + 3 are the 16 bytes at p + q stride.
+SPECFAST_INLINE I32x16 load_quads(const char* p, int64_t stride) {
+  __m512i r = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i*)p));
+  r = _mm512_inserti32x4(r, _mm_loadu_si128((const __m128i*)(p + stride)), 1);
+  r = _mm512_inserti32x4(r, _mm_loadu_si128((const __m128i*)(p + 2 * stride)), 2);
+  return {_mm512_inserti32x4(r, _mm_loadu_si128((const __m128i*)(p + 3 * stride)), 3)};
+}
 // 4x4 transposes within each group of four lanes: row r, lane 4q + j <- row j, lane 4q + r.
 SPECFAST_INLINE void transpose_quads(I32x16& a, I32x16& b, I32x16& c, I32x16& d) {
   __m512i ab_low = _mm512_unpacklo_epi32(a.v, b.v), ab_high = _mm512_unpackhi_epi32(a.v, b.v);

@@ -187,6 +187,12 @@ SPECFAST_INLINE I32x16 select(Mask16 m, I32x16 yes, I32x16 no) {
   return no;
 }
 
+// Lanes 4 q to 4 q + 3 are the 16 bytes at p + q stride.
+SPECFAST_INLINE I32x16 load_quads(const char* p, int64_t stride) {
+  I32x16 r;
+  for (int q = 0; q < 4; q++) memcpy(r.v + 4 * q, p + q * stride, 16);
+  return r;
+}
 // 4x4 transposes within each group of four lanes: row r, lane 4q + j <- row j, lane 4q + r.
 SPECFAST_INLINE void transpose_quads(I32x16& a, I32x16& b, I32x16& c, I32x16& d) {
   const I32x16 rows[4] = {a, b, c, d};

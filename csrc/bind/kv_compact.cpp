@@ -1,0 +1,46 @@
+#include "kernels.h"
+#include "paged.h"
+
+namespace specfast::bind {
+namespace {
+
+void check_path(const KvCompactParams& p, int64_t b) {
+  int64_t accepted = p.num_accepted[b];
+  STD_TORCH_CHECK(accepted >= 0 && accepted <= p.N, "num_accepted: must be 0 to ", p.N,
+                  " (the nodes of path), got ", accepted, " for sequence ", b);
+  if (accepted == 0) return;
+  const int32_t* path = p.path + b * p.N;
+  for (int64_t j = 0; j < accepted; j++)
+    STD_TORCH_CHECK(path[j] >= j && (j == 0 || path[j] > path[j - 1]),
+                    "path: must increase, with path[b, j] >= j; sequence ", b, " has ", path[j],
+                    " at ", j);
+  int64_t base = p.node_base[b];
+  check_blocks(p.block_tables, p.max_blocks, p.num_blocks, p.block_size, b, base,
+               base + path[accepted - 1] + 1);
+}
+
+}  // namespace
+
+void kv_compact(Tensor cache, const Tensor& block_tables, const Tensor& node_base,
+                const Tensor& path, const Tensor& num_accepted) {
+  KvCompactParams p{};
+  check_shape(cache, "cache", {-1, 2, -1, -1, -1, -1});
+  check_contiguous(cache, "cache");
+  storage_dtype(cache, "cache");
+  p.cache = output<void>(cache);
+  p.layers = cache.size(0), p.num_blocks = cache.size(2), p.block_size = cache.size(3);
+  STD_TORCH_CHECK(p.block_size > 0, "cache: block_size must not be 0, got ", shape_text(cache));
+  p.token_bytes = cache.size(4) * cache.size(5) * (int64_t)cache.element_size();
+  p.block_tables = i32_in(block_tables, "block_tables", {-1, -1});
+  p.B = block_tables.size(0), p.max_blocks = block_tables.size(1);
+  p.node_base = i32_in(node_base, "node_base", {p.B});
+  p.path = i32_in(path, "path", {p.B, -1});
+  p.N = path.size(1);
+  p.num_accepted = i32_in(num_accepted, "num_accepted", {p.B});
+  for (int64_t b = 0; b < p.B; b++) check_path(p, b);
+  cpu::kv_compact(p, torch_parallel_for);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) { m.impl("kv_compact", TORCH_BOX(&kv_compact)); }
+
+}  // namespace specfast::bind

@@ -1,0 +1,53 @@
+// What a row of tree_attention sees: a span of logical positions, and beyond node_base the nodes of
+// its own path.
+#pragma once
+#include "core/macros.h"
+#include "params.h"
+
+namespace specfast {
+
+struct Span {
+  int64_t begin, end;
+  SPECFAST_HD bool empty() const { return begin >= end; }
+  SPECFAST_HD Span within(int64_t lo, int64_t hi) const {
+    return {begin > lo ? begin : lo, end < hi ? end : hi};
+  }
+};
+
+// The logical positions that a row of sequence b sees; none for a padding row.
+SPECFAST_HD Span visible(const TreeAttentionParams& p, int64_t b, int64_t row) {
+  Span span{p.kv_start[b], (int64_t)p.positions[row] + 1};
+  return p.window > 0 ? span.within(span.end - p.window, span.end) : span;
+}
+
+// Ancestor-or-self bits list a node's path in depth order, because a parent's index is lower than
+// its child's.
+
+SPECFAST_HD int path_length(uint64_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __popcll(bits);
+#else
+  return __builtin_popcountll(bits);
+#endif
+}
+
+// The lowest set bit: the shallowest node of the path. bits != 0.
+SPECFAST_HD int first_node(uint64_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __ffsll((long long)bits) - 1;
+#else
+  return __builtin_ctzll(bits);
+#endif
+}
+
+// The k-th set bit, k = 0 the lowest: the ancestor at depth k. k < path_length(bits).
+SPECFAST_HD int node_at_depth(uint64_t bits, int k) {
+  for (; k > 0; k--) bits &= bits - 1;
+  return first_node(bits);
+}
+
+// How many of its first ancestors are nodes 0, 1, 2, ...: those lie in their own slots, as the
+// tokens of a plain row do. A whole chain does.
+SPECFAST_HD int chain_length(uint64_t bits) { return ~bits ? first_node(~bits) : 64; }
+
+}  // namespace specfast
