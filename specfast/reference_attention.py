@@ -29,7 +29,7 @@ def kv_append(k: Tensor, v: Tensor, slots: Tensor, kv_cache: Tensor) -> tuple[Te
 def _rotated(x: Tensor, angles: Tensor) -> Tensor:
     """x [M, heads, D], angles [M, R]: pairs (d, d + R / 2) of the first R dimensions turn."""
     half = angles.shape[1] // 2
-    cos, sin = angles.double()[:, None].split(half, -1)
+    cos, sin = angles.double()[:, None].tensor_split(2, -1)
     a, b, rest = x.tensor_split((half, 2 * half), -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
 

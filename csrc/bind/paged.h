@@ -1,7 +1,6 @@
 // Values that index the paged cache are checked at the door too: a kernel never leaves the cache.
 #pragma once
 #include "checks.h"
-#include "core/paged_kv.h"
 
 namespace specfast::bind {
 
@@ -20,10 +19,10 @@ inline KvLayer paged_layer(const Tensor& cache) {
 // One slot a row, -1 for a row that stores nothing.
 inline const int64_t* row_slots(const Tensor& t, int64_t rows, const KvLayer& cache) {
   const int64_t* slots = i64_in(t, "slots", {rows});
+  int64_t num_slots = cache.num_blocks * cache.block_size;
   for (int64_t row = 0; row < rows; row++)
-    STD_TORCH_CHECK(slots[row] >= -1 && slots[row] < num_slots(cache), "slots: row ", row,
-                    " wants slot ", slots[row], " of a cache of ", num_slots(cache),
-                    "; -1 stores nothing");
+    STD_TORCH_CHECK(slots[row] >= -1 && slots[row] < num_slots, "slots: row ", row, " wants slot ",
+                    slots[row], " of a cache of ", num_slots, "; -1 stores nothing");
   return slots;
 }
 

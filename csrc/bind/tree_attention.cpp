@@ -24,7 +24,7 @@ void check_sequence(const TreeAttentionParams& p, int64_t b) {
   int64_t begin = INT64_MAX, end = 0;
   for (int64_t row = p.qo_indptr[b]; row < p.qo_indptr[b + 1]; row++) {
     int64_t row_end = check_row(p, b, row);
-    Span span = visible(p, b, row);
+    Span span = visible(p.kv_start[b], p.positions[row], p.window);
     if (span.empty()) continue;
     if (span.begin < begin) begin = span.begin;
     if (row_end > end) end = row_end;

@@ -1,8 +1,9 @@
 // What a row of tree_attention sees: a span of logical positions, and beyond node_base the nodes of
 // its own path.
 #pragma once
+#include <cstdint>
+
 #include "core/macros.h"
-#include "params.h"
 
 namespace specfast {
 
@@ -14,10 +15,10 @@ struct Span {
   }
 };
 
-// The logical positions that a row of sequence b sees; none for a padding row.
-SPECFAST_HD Span visible(const TreeAttentionParams& p, int64_t b, int64_t row) {
-  Span span{p.kv_start[b], (int64_t)p.positions[row] + 1};
-  return p.window > 0 ? span.within(span.end - p.window, span.end) : span;
+// The logical positions that a row at `position` sees; none for a padding row. window 0: no window.
+SPECFAST_HD Span visible(int64_t kv_start, int64_t position, int64_t window) {
+  Span span{kv_start, position + 1};
+  return window > 0 ? span.within(span.end - window, span.end) : span;
 }
 
 // Ancestor-or-self bits list a node's path in depth order, because a parent's index is lower than

@@ -5,6 +5,7 @@
 #include "core/tree.h"
 #include "cpu/attention_state.h"
 #include "cpu/scratch.h"
+#include "params.h"
 
 namespace specfast::cpu::SPECFAST_TIER {
 
@@ -24,11 +25,11 @@ SPECFAST_INLINE int64_t num_tiles(Span span) {
   return span.empty() ? 0 : (span.end - 1) / kTile - span.begin / kTile + 1;
 }
 
-SPECFAST_INLINE Plan make_plan(const TreeAttentionParams& p) {
+inline Plan make_plan(const TreeAttentionParams& p) {
   Plan plan{p.H / p.cache.num_kv_heads, 0, INT64_MAX, 0, 0, nullptr};
   for (int64_t b = 0; b < p.B; b++)
     for (int64_t row = p.qo_indptr[b]; row < p.qo_indptr[b + 1]; row++) {
-      Span span = visible(p, b, row);
+      Span span = visible(p.kv_start[b], p.positions[row], p.window);
       if (span.empty()) continue;
       int64_t first = span.begin / kSplit, end = (span.end - 1) / kSplit + 1;
       if (first < plan.first_split) plan.first_split = first;
@@ -54,8 +55,8 @@ SPECFAST_INLINE float* partial_state(const TreeAttentionParams& p, const Plan& p
 
 // visit(b, kv_head, first_row, last_row, split) for the items that begin in [begin, end).
 template <class Visit>
-SPECFAST_INLINE void for_items(const TreeAttentionParams& p, const Plan& plan, int64_t begin,
-                               int64_t end, const Visit& visit) {
+void for_items(const TreeAttentionParams& p, const Plan& plan, int64_t begin, int64_t end,
+               const Visit& visit) {
   int64_t at = 0;
   for (int64_t b = 0; b < p.B; b++)
     for (int64_t kv_head = 0; kv_head < p.cache.num_kv_heads; kv_head++)
@@ -63,7 +64,8 @@ SPECFAST_INLINE void for_items(const TreeAttentionParams& p, const Plan& plan, i
         int64_t first = -1, last = -1;
         for (int64_t row = p.qo_indptr[b]; row < p.qo_indptr[b + 1]; row++) {
           if (begin <= at && at < end) first = first < 0 ? row : first, last = row + 1;
-          Span span = visible(p, b, row).within(s * kSplit, (s + plan.splits) * kSplit);
+          Span span = visible(p.kv_start[b], p.positions[row], p.window)
+                          .within(s * kSplit, (s + plan.splits) * kSplit);
           at += num_tiles(span) * plan.group;
         }
         if (first >= 0) visit(b, kv_head, first, last, s);

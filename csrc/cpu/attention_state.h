@@ -12,12 +12,12 @@ namespace specfast::cpu::SPECFAST_TIER {
 // Floats from one state to the next.
 SPECFAST_INLINE int64_t state_stride(int64_t head_dim) { return head_dim + 32; }
 
-SPECFAST_INLINE void reset_state(float* state, int64_t head_dim) {
+inline void reset_state(float* state, int64_t head_dim) {
   for (int64_t d = 0; d < head_dim + 16; d += 16) store(state + d, broadcast(0.0f));
   state[head_dim + 16] = -INFINITY;
 }
 
-SPECFAST_INLINE void raise_max(float* state, int64_t head_dim, float m) {
+inline void raise_max(float* state, int64_t head_dim, float m) {
   if (m == state[head_dim + 16]) return;
   F32x16 scale = broadcast(pow2i(state[head_dim + 16] - m));
   for (int64_t d = 0; d < head_dim + 16; d += 16) store(state + d, load(state + d) * scale);
@@ -31,8 +31,7 @@ SPECFAST_INLINE Mask16 columns(int lo, int hi, int c) {
 }
 
 // Turns the row's scores into weights under its new maximum and adds them to l.
-SPECFAST_INLINE void weigh(float* scores, const Row& row, int64_t head_dim, float scale,
-                           float soft_cap) {
+inline void weigh(float* scores, const Row& row, int64_t head_dim, float scale, float soft_cap) {
   constexpr int kVectors = kTile / 16;
   F32x16 fraction[kVectors], exponent[kVectors];
   F32x16 top = broadcast(row.state[head_dim + 16]);
@@ -57,7 +56,7 @@ SPECFAST_INLINE void weigh(float* scores, const Row& row, int64_t head_dim, floa
 }
 
 // total = total followed by split.
-SPECFAST_INLINE void fold(float* total, const float* split, int64_t head_dim) {
+inline void fold(float* total, const float* split, int64_t head_dim) {
   float* total_m = total + head_dim + 16;
   float split_m = split[head_dim + 16];
   float m = *total_m > split_m ? *total_m : split_m;
@@ -67,7 +66,7 @@ SPECFAST_INLINE void fold(float* total, const float* split, int64_t head_dim) {
   *total_m = m;
 }
 
-SPECFAST_INLINE void write_output(const float* total, int64_t head_dim, float* out) {
+inline void write_output(const float* total, int64_t head_dim, float* out) {
   F32x16 l = broadcast(reduce_add(load(total + head_dim)));
   for (int64_t d = 0; d < head_dim; d += 16) store(out + d, load(total + d) / l);
 }

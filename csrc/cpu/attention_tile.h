@@ -14,7 +14,7 @@ constexpr int kBlockRows = 6, kBlockVectors = 4;
 #elif defined(__AVX2__)
 constexpr int kBlockRows = 3, kBlockVectors = 2;
 #else
-constexpr int kBlockRows = 2, kBlockVectors = 1;
+constexpr int kBlockRows = 1, kBlockVectors = 1;
 #endif
 
 template <class Element>
@@ -53,15 +53,14 @@ SPECFAST_INLINE void load_transposed(const void* rows, int64_t stride, I32x16 (&
 }
 
 // 16 columns of K, `stride` elements apart, into lanes 0..15 of each row of keys.
-SPECFAST_INLINE void transpose_keys(const float* k, int64_t stride, int64_t head_dim, float* keys) {
+inline void transpose_keys(const float* k, int64_t stride, int64_t head_dim, float* keys) {
   for (int64_t d = 0; d < head_dim; d += 4) {
     I32x16 out[4];
     load_transposed(k + d, stride * 4, out);
     for (int i = 0; i < 4; i++) store(keys + (d + i) * kTile, bitcast_f32(out[i]));
   }
 }
-SPECFAST_INLINE void transpose_keys(const uint16_t* k, int64_t stride, int64_t head_dim,
-                                    float* keys) {
+inline void transpose_keys(const uint16_t* k, int64_t stride, int64_t head_dim, float* keys) {
   for (int64_t d = 0; d < head_dim; d += 8) {
     I32x16 pairs[4];  // an even dimension in the low half of a word, the next one in the high half
     load_transposed(k + d, stride * 2, pairs);
@@ -74,7 +73,7 @@ SPECFAST_INLINE void transpose_keys(const uint16_t* k, int64_t stride, int64_t h
 }
 
 template <class Element>
-SPECFAST_INLINE bool evenly_apart(const Element* const* columns, int64_t stride) {
+bool evenly_apart(const Element* const* columns, int64_t stride) {
   bool even = true;
   for (int i = 1; i < 16; i++) even &= columns[i] == columns[0] + i * stride;
   return even;
@@ -83,7 +82,7 @@ SPECFAST_INLINE bool evenly_apart(const Element* const* columns, int64_t stride)
 // K of columns [lo, hi). The rest of their vectors is 0, the rest of the tile is stale: a score of
 // a column that a row doesn't see never leaves its lane.
 template <class Element>
-SPECFAST_INLINE void stage_keys(const Tile<Element>& tile, int lo, int hi, int64_t head_dim) {
+void stage_keys(const Tile<Element>& tile, int lo, int hi, int64_t head_dim) {
   alignas(64) Element rows[16 * 256];
   for (int c = lo / 16 * 16; c < hi; c += 16) {
     const Element* const* columns = tile.columns + c;
@@ -102,8 +101,8 @@ SPECFAST_INLINE void stage_keys(const Tile<Element>& tile, int lo, int hi, int64
 // scores[r][c] = q of row r . K of column c. Meanwhile K of the next columns is fetched: in small
 // steps, since a burst would only queue.
 template <int Rows, class Element>
-SPECFAST_INLINE void dot_products(const Tile<Element>& tile, const Row* rows, int64_t head_dim,
-                                  float (*scores)[kTile]) {
+void dot_products(const Tile<Element>& tile, const Row* rows, int64_t head_dim,
+                  float (*scores)[kTile]) {
   for (int c = 0; c < kTile; c += 16 * kBlockVectors) {
     F32x16 sum[Rows][kBlockVectors];
     for (int r = 0; r < Rows; r++)
@@ -128,8 +127,8 @@ SPECFAST_INLINE void dot_products(const Tile<Element>& tile, const Row* rows, in
 // Dimensions [d, d + 16 Vectors) of o = fma(weight, v, o) over columns [lo, hi), o at the state's
 // start. Meanwhile V of the next columns is fetched.
 template <int Rows, int Vectors, class Element>
-SPECFAST_INLINE void add_columns(const Tile<Element>& tile, int64_t d, const Row* rows,
-                                 const float (*weights)[kTile], int lo, int hi) {
+void add_columns(const Tile<Element>& tile, int64_t d, const Row* rows,
+                 const float (*weights)[kTile], int lo, int hi) {
   F32x16 o[Rows][Vectors];
   for (int r = 0; r < Rows; r++)
     for (int i = 0; i < Vectors; i++) o[r][i] = load(rows[r].state + d + 16 * i);
@@ -149,8 +148,8 @@ SPECFAST_INLINE void add_columns(const Tile<Element>& tile, int64_t d, const Row
 }
 
 template <int Rows, class Element>
-SPECFAST_INLINE void add_values(const Tile<Element>& tile, int64_t head_dim, const Row* rows,
-                                const float (*weights)[kTile], int lo, int hi) {
+void add_values(const Tile<Element>& tile, int64_t head_dim, const Row* rows,
+                const float (*weights)[kTile], int lo, int hi) {
   if (lo >= hi) return;
   int64_t d = 0;
   for (; d + 16 * kBlockVectors <= head_dim; d += 16 * kBlockVectors)
@@ -160,8 +159,8 @@ SPECFAST_INLINE void add_values(const Tile<Element>& tile, int64_t head_dim, con
 
 // Every row over its own columns: together over those that all see, alone before and after.
 template <int Rows, class Element>
-SPECFAST_INLINE void add_tile(const Tile<Element>& tile, int64_t head_dim, const Row* rows,
-                              const float (*weights)[kTile]) {
+void add_tile(const Tile<Element>& tile, int64_t head_dim, const Row* rows,
+              const float (*weights)[kTile]) {
   int lo = 0, hi = kTile;
   for (int r = 0; r < Rows; r++) {
     if (rows[r].lo > lo) lo = rows[r].lo;

@@ -45,14 +45,14 @@ SPECFAST_INLINE void append_row(const RopeKvAppendParams& p, int64_t row) {
     rotate_head(q, angles, p.rotary_dim / 2);
   }
   if (slot < 0) return;
-  Element* k_out = static_cast<Element*>(p.cache.data) + kv_offset(p.cache, 0, slot, 0);
+  Element* k_out = slot_data<Element>(p.cache, 0, slot);
   alignas(64) float k[kMaxHeadDim];
   for (int64_t h = 0; h < kv_heads; h++, x += head_dim) {
     norm_head(x, p.k_norm, p.eps, head_dim, k);
     rotate_head(k, angles, p.rotary_dim / 2);
-    p.status[row] |= store_head(k_out + h * head_dim, k, head_dim);
+    p.status[row] |= store_finite(k_out + h * head_dim, k, head_dim);
   }
-  p.status[row] |= store_row<Element>(p.cache, 1, slot, x);
+  p.status[row] |= store_finite(slot_data<Element>(p.cache, 1, slot), x, kv_heads * head_dim);
 }
 
 template <class Element>

@@ -23,7 +23,8 @@ class Attention {
     states_ = floats + 2 * tile;
     totals_ = states_ + states;
     shared_.stride = gathered_.stride = p.cache.num_kv_heads * dim_;
-    shared_.plane = gathered_.plane = num_slots(p.cache) * shared_.stride;
+    shared_.plane = gathered_.plane =
+        kv_offset(p.cache.num_blocks * p.cache.block_size, shared_.stride, 1, 0);
     shared_.next = gathered_.next = nullptr;
     keys_ = static_cast<const Element*>(p.cache.data) + kv_head * dim_;
   }
@@ -44,7 +45,7 @@ class Attention {
  private:
   void set_row(int i, int64_t token, int64_t g, int64_t split) {
     int64_t head = kv_head_ * plan_.group + g, base = p_.node_base[b_];
-    Span span = visible(p_, b_, token);
+    Span span = visible(p_.kv_start[b_], p_.positions[token], p_.window);
     Row& row = rows_[i];
     row.q = p_.q + token * p_.q_stride + head * dim_;
     row.out = p_.out + (token * p_.H + head) * dim_;
@@ -218,7 +219,7 @@ void fold_splits(const TreeAttentionParams& p, const Plan& plan, ParallelFor par
     FloatEnv env;
     for (int64_t b = 0; b < p.B; b++)
       for (int64_t row = p.qo_indptr[b]; row < p.qo_indptr[b + 1]; row++) {
-        Span span = visible(p, b, row);
+        Span span = visible(p.kv_start[b], p.positions[row], p.window);
         if (first <= row && row < last && !span.empty()) fold_row(p, plan, span, row);
       }
   });
@@ -231,7 +232,7 @@ void clear_blind_rows(const TreeAttentionParams& p) {
   for (int64_t b = 0; b < p.B; b++) {
     for (; row < p.qo_indptr[b]; row++) clear(row);
     for (; row < p.qo_indptr[b + 1]; row++)
-      if (visible(p, b, row).empty()) clear(row);
+      if (visible(p.kv_start[b], p.positions[row], p.window).empty()) clear(row);
   }
   for (; row < p.M; row++) clear(row);
 }
