@@ -170,7 +170,7 @@ class Engine:
                 self.proposer.release(output.seq)
             if request.finished:
                 request.metrics.finish_time = now
-                del self.requests[request.request_id]
+                self.requests.pop(request.request_id, None)  # its choices may end together
 
     def _context_limit(self, model: Model, num_blocks: int) -> int:
         """The longest sequence, in tokens, that model, setting and cache all allow."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -172,12 +173,12 @@ class Batch:
     def __len__(self) -> int:
         return len(self.seqs)
 
-    @property
+    @cached_property
     def node_base(self) -> np.ndarray:
         """[B] int32: the logical slot of draft node 0."""
         return self.starts + self.num_tokens
 
-    @property
+    @cached_property
     def decides(self) -> np.ndarray:
         """[B] bool: the tail reaches the last token, so that this step emits."""
         lengths = np.fromiter((len(s.token_ids) for s in self.seqs), np.int32, len(self.seqs))

@@ -35,8 +35,9 @@ class VerifyResult:
 
     def decided(self, row: int, proposal: Proposal) -> Iterator[tuple[int, bool]]:
         """The tokens that sequence `row` may emit, in order, with whether each was a draft."""
-        for node in self.path[row, : int(self.num_accepted[row])].tolist():
-            yield int(proposal.tokens[row, node]), True
+        nodes = self.path.numpy()[row, : int(self.num_accepted[row])]
+        for token in proposal.tokens.numpy()[row, nodes].tolist():
+            yield token, True
         if (token := int(self.next_tokens[row])) >= 0:
             yield token, False
 

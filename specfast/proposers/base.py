@@ -75,7 +75,7 @@ class Proposer(Protocol):
         """Trees within batch.draft_limits; called once a step, not at all when gated off."""
 
     def observe(self, batch: Batch, proposal: Proposal, forward: object, result: object) -> None:
-        """Records what the step decided; finished sequences are not shown."""
+        """Records what the step decided; a sequence that it finished is released right after."""
 
     def release(self, seq: Sequence) -> None:
         """Forgets a finished or cancelled sequence; safe for one never seen."""

@@ -19,7 +19,9 @@ SAMPLED = {"temperature": 1.0, "top_p": 0.9, "top_k": 20, "min_p": 0.01, "seed":
 
 
 def make_engine(proposer=None, model=None, k=4, **config) -> Engine:
-    spec = SpeculativeConfig("test", num_speculative_tokens=k, max_tree_nodes=32) if proposer else None
+    spec = (
+        SpeculativeConfig("test", num_speculative_tokens=k, max_tree_nodes=32) if proposer else None
+    )
     values = {"num_blocks": 64, "block_size": 4, "max_num_batched_tokens": 64, **config}
     settings = EngineConfig("toy", speculative_config=spec, **values)
     return Engine(model or ToyModel(), ToyTokenizer(), settings, proposer)
@@ -50,7 +52,9 @@ def target_stream(prompt, params: SamplingParams, count: int) -> list[int]:
     model, ids = ToyModel(), list(prompt)
     for _ in range(count):
         digest = model._digest([t + 1 for t in ids])
-        logits = model.logits(torch.tensor([[float(digest)]], dtype=torch.float64), torch.tensor([0]))
+        logits = model.logits(
+            torch.tensor([[float(digest)]], dtype=torch.float64), torch.tensor([0])
+        )
         token, status = torch.zeros(2, 1, dtype=torch.int32)
         ops.sample_rows(
             logits,
@@ -70,7 +74,10 @@ def target_stream(prompt, params: SamplingParams, count: int) -> list[int]:
 def prompts_of(rng: random.Random, count: int) -> list[list[int]]:
     shared = [rng.randrange(1, 40) for _ in range(11)]
     return [
-        [*shared[: rng.choice([0, 5, 11])], *(rng.randrange(1, 40) for _ in range(rng.randint(1, 20)))]
+        [
+            *shared[: rng.choice([0, 5, 11])],
+            *(rng.randrange(1, 40) for _ in range(rng.randint(1, 20))),
+        ]
         for _ in range(count)
     ]
 
@@ -104,7 +111,10 @@ def test_events_happen_and_stay_invisible():
     prompts = prompts_of(rng, 8)
     streams = {tuple(p): target_stream(p, params, 30) for p in prompts}
     engine = make_engine(
-        TreeProposer(streams, wrong=1, miss=0.1), num_blocks=24, max_num_batched_tokens=12
+        TreeProposer(streams, wrong=1, miss=0.1),
+        num_blocks=24,
+        max_num_seqs=8,
+        max_num_batched_tokens=12,
     )
     compacted = []
     cache = engine.runner.cache
@@ -113,7 +123,9 @@ def test_events_happen_and_stay_invisible():
     outputs = run(engine, prompts, params)
     assert [p + o.outputs[0].token_ids for p, o in zip(prompts, outputs)] == list(streams.values())
     stats = engine.scheduler.stats
-    assert stats.num_preempted and stats.num_prefix_hit_tokens and stats.num_chunk_splits and compacted
+    assert (
+        stats.num_preempted and stats.num_prefix_hit_tokens and stats.num_chunk_splits and compacted
+    )
     assert engine.metrics.stats.num_accepted_tokens > 0
 
 

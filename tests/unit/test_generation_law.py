@@ -63,7 +63,11 @@ def generate(speculate: bool, temperature: float, top_k: int) -> np.ndarray:
     """SAMPLES generations with seeds of their own -> counts [V] * LENGTH."""
     spec = SpeculativeConfig("test", num_speculative_tokens=2, max_tree_nodes=4)
     config = EngineConfig(
-        "toy", num_blocks=256, block_size=4, max_num_seqs=64, speculative_config=spec if speculate else None
+        "toy",
+        num_blocks=256,
+        block_size=4,
+        max_num_seqs=64,
+        speculative_config=spec if speculate else None,
     )
     model = ToyModel(ToyConfig(vocab_size=V), order=1)
     tokenizer = ToyTokenizer()
@@ -71,9 +75,7 @@ def generate(speculate: bool, temperature: float, top_k: int) -> np.ndarray:
     params = SamplingParams(
         temperature=temperature, top_k=top_k, max_tokens=LENGTH, ignore_eos=True
     )
-    requests = [
-        engine.add_request([2], replace(params, seed=seed)) for seed in range(SAMPLES)
-    ]
+    requests = [engine.add_request([2], replace(params, seed=seed)) for seed in range(SAMPLES)]
     while engine.has_unfinished:
         engine.step()
     counts = np.zeros((V,) * LENGTH)
