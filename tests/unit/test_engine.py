@@ -1,4 +1,4 @@
-"""The engine over a target that is all bookkeeping: speculation, batching and paging must be invisible."""
+"""The engine over a target that is all bookkeeping: speculation and paging must be invisible."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""Whole generations follow the target's law at T > 0: chi-square against float64, with controls that fail."""
+"""Generations follow the target's law at T > 0: chi-square against float64, and controls."""
 
 from dataclasses import replace
 
@@ -87,7 +87,7 @@ def generate(speculate: bool, temperature: float, top_k: int) -> np.ndarray:
 
 
 def p_value(counts: np.ndarray, law: np.ndarray) -> float:
-    """Chi-square over cells that expect at least 5, the rest pooled; 0 where the law forbids what came."""
+    """Chi-square over cells that expect 5 or more, the rest pooled; 0 for what the law forbids."""
     expected = law * counts.sum()
     if counts[expected == 0].any():
         return 0.0
