@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specfast import _host, ops
+from specfast import ops
+from specfast._host import philox
 from specfast.config import SamplingParams
 from specfast.models.runner import Forward
 from specfast.sequence import Batch
@@ -25,7 +26,7 @@ def fork_seed(seed: int, choice: int) -> int:
     """The seed of choice i of n; choice 0 keeps the request's."""
     if choice == 0:
         return seed
-    low, high, _, _ = _host.philox(seed, (choice, _FORK, 0, 0))
+    low, high, _, _ = philox(seed, (choice, _FORK, 0, 0))
     return low | high << 32
 
 
