@@ -5,18 +5,16 @@ import torch
 
 from specfast import LLM, SamplingParams
 from specfast.data.workload import load_workload
-from specfast.models.demo import demo_path
 
 NUM_PROMPTS, NEW_TOKENS = 20, 40
 MARGIN = 1e-3  # a top-2 margin below this may fall either way in another order of sums
 
 
 @pytest.fixture(scope="module")
-def reference():
+def reference(demo_path):
     transformers = pytest.importorskip("transformers")
-    path = demo_path()
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32
+        demo_path.parent, gguf_file=demo_path.name, dtype=torch.float32
     )
     return model.eval()
 
