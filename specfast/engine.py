@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Sequence as Seqs
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from specfast.scheduler import Scheduler
 from specfast.sequence import Batch, Sequence, StopRule
 from specfast.tokenizer import Tokenizer
 from specfast.verifier import Verifier
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,10 @@ class Engine:
         cache = KVCache(shape, num_blocks, config.block_size)
         blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
         self.max_model_len = self._context_limit(model, num_blocks)
+        logger.info(
+            "KV cache: %d blocks of %d tokens in %s; context of %d tokens.",
+            *(num_blocks, config.block_size, shape.dtype, self.max_model_len),
+        )
         self.scheduler = Scheduler(
             blocks, [cache], config.max_num_seqs, config.max_num_batched_tokens
         )
@@ -107,22 +114,7 @@ class Engine:
         """Admits a request. ValueError, and nothing else changed, if it could never be served."""
         ids = list(prompt_token_ids)
         self.check_admissible(ids, params)
-        seed = resolve_seed(params)
-        max_length = self.max_model_len
-        if params.max_tokens is not None:
-            max_length = min(max_length, len(ids) + params.max_tokens)
-        rule = StopRule(self.tokenizer.eos_token_ids, max_length)
-        seqs = tuple(
-            Sequence(
-                next(self._seq_ids),
-                ids,
-                params,
-                fork_seed(seed, choice),
-                rule,
-                self.tokenizer.detokenizer(params.skip_special_tokens),
-            )
-            for choice in range(params.n)
-        )
+        seqs = self._sequences(ids, params)
         request_id = request_id or f"req-{seqs[0].seq_id}"
         if request_id in self.requests:
             raise ValueError(f"Request id {request_id!r} is in use; give each request its own.")
@@ -150,6 +142,25 @@ class Engine:
     def check_integrity(self) -> None:
         """Asserts the invariants of the block pool."""
         self.scheduler.blocks.check_integrity(self.scheduler.unfinished)
+
+    def _sequences(self, ids: list[int], params: SamplingParams) -> tuple[Sequence, ...]:
+        """One a choice, each with its own seed."""
+        max_length = self.max_model_len
+        if params.max_tokens is not None:
+            max_length = min(max_length, len(ids) + params.max_tokens)
+        rule = StopRule(self.tokenizer.eos_token_ids, max_length)
+        seed = resolve_seed(params)
+        return tuple(
+            Sequence(
+                next(self._seq_ids),
+                ids,
+                params,
+                fork_seed(seed, choice),
+                rule,
+                self.tokenizer.detokenizer(params.skip_special_tokens),
+            )
+            for choice in range(params.n)
+        )
 
     def _propose(self, batch: Batch) -> Proposal:
         if self.proposer is None or not batch.draft_limits.any():
@@ -200,6 +211,10 @@ class Engine:
         if bad := [t for t in ids if not 0 <= t < self.vocab_size]:
             raise ValueError(f"Token id {bad[0]} is outside the vocabulary of {self.vocab_size}.")
         k = params.speculation.num_speculative_tokens
+        if k and not self.budget.depth:
+            raise ValueError(
+                "speculative: this engine drafts nothing; give it a speculative_config."
+            )
         if k is not None and k > self.budget.depth:
             raise ValueError(
                 f"speculative: num_speculative_tokens={k} is above the engine's "

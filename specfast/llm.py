@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seqs
 from typing import Any
@@ -19,8 +18,6 @@ from specfast.proposers.registry import make_proposer
 
 Prompt = str | Seqs[int]
 Message = Mapping[str, Any]
-
-logger = logging.getLogger(__name__)
 
 
 class LLM:

@@ -23,6 +23,8 @@ class NgramProposer:
     needs: ClassVar[Needs] = Needs()
 
     def __init__(self, config: SpeculativeConfig) -> None:
+        if config.max_tree_nodes is not None:
+            raise ValueError("max_tree_nodes would do nothing: ngram drafts chains. Leave it out.")
         self._min_n, self._max_n = config.prompt_lookup_min, config.prompt_lookup_max
         self._indices: dict[int, NgramIndex] = {}
 

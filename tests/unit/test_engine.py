@@ -277,6 +277,14 @@ class PoisonedModel(ToyModel):
         return out
 
 
+def test_a_request_for_drafts_that_nobody_makes_is_refused():
+    params = SamplingParams(speculative={"num_speculative_tokens": 2})
+    with pytest.raises(ValueError, match="speculative_config"):
+        make_engine().add_request([1, 2], params)
+    off = SamplingParams(max_tokens=2, speculative=False)
+    run(make_engine(), [[1, 2]], off)
+
+
 @pytest.mark.parametrize("kv", [False, True], ids=["logits", "kv"])
 def test_a_nan_ends_its_own_request_only(kv):
     params = SamplingParams(max_tokens=10, ignore_eos=True, **GREEDY)
