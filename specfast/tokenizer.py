@@ -68,6 +68,10 @@ class Tokenizer:
         """A fresh one, for one growing text."""
         return Detokenizer(self._pieces[skip_special_tokens])
 
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._chat_template)
+
     def chat_prompt(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
     ) -> str:

@@ -22,8 +22,10 @@ LAYERS = [
     verifier proposers
     scheduler
     engine llm
-    measure machine info data
-    cli server tune train
+    measure machine info data pairwise
+    step_cost peers margin certify_settings
+    bench certify
+    cli server tune train __main__
     """.strip().splitlines()
 ]
 LAYER_OF = {f"specfast.{m}": depth for depth, line in enumerate(LAYERS) for m in line}

@@ -1,0 +1,244 @@
+"""The one A/B harness: arms answer the same tasks in ABBA order and are compared task by task.
+
+Each answer starts from empty caches and an empty drafter. Decoding speed counts the tokens after
+the first emission, over the time since it; a task's speed is the median of its repetitions. A ratio
+of two arms is the geometric mean over tasks, and an interval the bootstrap's 95 % over tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Seqs
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from specfast.config import SamplingParams
+from specfast.engine import Engine
+from specfast.metrics import SpecStats
+from specfast.tokenizer import Tokenizer
+
+MIN_DECODED = 8
+MIN_TASKS = 3
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Task:
+    """One request; the same token ids for every arm."""
+
+    id: str
+    category: str
+    prompt_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One answer. times: seconds since the task was given, token by token; a step's share it."""
+
+    token_ids: tuple[int, ...]
+    times: tuple[float, ...]
+    stats: SpecStats = SpecStats()
+
+    @property
+    def num_decoded(self) -> int:
+        """Tokens after the first emission."""
+        return sum(t > self.times[0] for t in self.times)
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens a second after the first emission; NaN where they are too few to tell."""
+        if self.num_decoded < MIN_DECODED:
+            return float("nan")
+        return self.num_decoded / (self.times[-1] - self.times[0])
+
+    @property
+    def total_rate(self) -> float:
+        """Tokens a second, the prompt's computation included."""
+        return len(self.times) / self.times[-1]
+
+    @property
+    def gaps(self) -> np.ndarray:
+        """Seconds between one emission and the next."""
+        return np.diff(np.unique(self.times))
+
+
+def prompt_ids(tokenizer: Tokenizer, messages: Seqs[Mapping[str, str]]) -> list[int]:
+    """A conversation as the model's chat template has it; a base model gets the bare texts."""
+    if not tokenizer.has_chat_template:
+        return tokenizer.encode("\n\n".join(m["content"] for m in messages))
+    return tokenizer.encode(tokenizer.chat_prompt(messages), add_special_tokens=False)
+
+
+class Arm(Protocol):
+    """One way of answering."""
+
+    name: str
+
+    def answer(self, task: Task) -> Sample:
+        """Answers with nothing left over from earlier answers."""
+
+
+class EngineArm:
+    """One of our engines, one request at a time."""
+
+    def __init__(self, name: str, engine: Engine, params: SamplingParams) -> None:
+        self.name = name
+        self.engine = engine
+        self.params = params
+
+    def answer(self, task: Task) -> Sample:
+        engine = self.engine
+        engine.reset_prefix_cache()
+        if engine.proposer:
+            engine.proposer.reset()
+        before = engine.metrics.stats
+        request = engine.add_request(task.prompt_token_ids, self.params)
+        while not request.finished:
+            engine.step()
+        start, times = request.metrics.arrival_time, request.metrics.token_times
+        return Sample(
+            tuple(request.seqs[0].output_token_ids),
+            tuple(t - start for t in times),
+            engine.metrics.stats - before,
+        )
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One arm over some tasks. Rates are tokens a second, the rest of the times seconds.
+
+    inter_token_latency is the time between two emissions: a step's tokens come together.
+    """
+
+    num_tasks: int
+    num_tokens: int
+    decode_rate: Interval
+    total_rate: Interval
+    time_to_first_token: Interval
+    inter_token_latency_p50: float
+    inter_token_latency_p99: float
+    acceptance_rate: float
+    acceptance_length: float
+    acceptance_per_pos: tuple[float, ...]
+    draft_time_fraction: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """samples[arm][task]: that task's repetitions, in the order of `tasks`."""
+
+    tasks: tuple[Task, ...]
+    samples: Mapping[str, tuple[tuple[Sample, ...], ...]]
+
+    @cached_property
+    def categories(self) -> list[str]:
+        return list(dict.fromkeys(t.category for t in self.tasks))
+
+    def differing(self, *arms: str) -> list[str]:
+        """Ids of the tasks that were not answered alike by every repetition of these arms."""
+        return [
+            task.id
+            for i, task in enumerate(self.tasks)
+            if len({s.token_ids for arm in arms for s in self.samples[arm][i]}) > 1
+        ]
+
+    def ratio(self, arm: str, base: str, categories: Iterable[str] | None = None) -> Interval:
+        """Decoding speed of arm over base; tasks too short to tell are left out."""
+        chosen = self._chosen(categories)
+        rates = [
+            [_median(s.decode_rate for s in self.samples[name][i]) for i in chosen]
+            for name in (arm, base)
+        ]
+        return bootstrap(np.log(rates[0]) - np.log(rates[1]), np.mean, np.exp)
+
+    def summary(self, arm: str, categories: Iterable[str] | None = None) -> Summary:
+        repeated = [self.samples[arm][i] for i in self._chosen(categories)]
+        samples = [s for repeats in repeated for s in repeats]
+        stats = sum((s.stats for s in samples), SpecStats())
+        gaps = np.concatenate([s.gaps for s in samples]) if samples else np.empty(0)
+
+        def median(of: Callable[[Sample], float]) -> Interval:
+            return bootstrap([_median(map(of, repeats)) for repeats in repeated], np.median)
+
+        return Summary(
+            num_tasks=len(repeated),
+            num_tokens=sum(len(repeats[0].token_ids) for repeats in repeated),
+            decode_rate=median(lambda s: s.decode_rate),
+            total_rate=median(lambda s: s.total_rate),
+            time_to_first_token=median(lambda s: s.times[0]),
+            inter_token_latency_p50=_percentile(gaps, 50),
+            inter_token_latency_p99=_percentile(gaps, 99),
+            acceptance_rate=stats.acceptance_rate,
+            acceptance_length=stats.acceptance_length,
+            acceptance_per_pos=stats.acceptance_per_pos,
+            draft_time_fraction=stats.draft_time_fraction,
+        )
+
+    def _chosen(self, categories: Iterable[str] | None) -> list[int]:
+        wanted = set(self.categories if categories is None else categories)
+        return [i for i, task in enumerate(self.tasks) if task.category in wanted]
+
+
+def compare(
+    arms: Seqs[Arm],
+    tasks: Seqs[Task],
+    *,
+    cycles: int = 1,
+    on_sample: Callable[[], None] = lambda: None,
+) -> Comparison:
+    """Each cycle answers a task by every arm and then again in the opposite order (ABBA).
+
+    So each arm has 2 * cycles samples a task, and a drift of the machine meets all arms alike.
+    Before, every arm answers the first task once, uncounted.
+    """
+    for arm in arms:
+        arm.answer(tasks[0])
+    samples: dict[str, list[tuple[Sample, ...]]] = {arm.name: [] for arm in arms}
+    for task in tasks:
+        taken: dict[str, list[Sample]] = {arm.name: [] for arm in arms}
+        for arm in [*arms, *reversed(arms)] * cycles:
+            taken[arm.name].append(arm.answer(task))
+            on_sample()
+        for name, repeats in taken.items():
+            samples[name].append(tuple(repeats))
+    return Comparison(tuple(tasks), {name: tuple(s) for name, s in samples.items()})
+
+
+def bootstrap(
+    values: Seqs[float] | np.ndarray,
+    statistic: Callable[..., np.ndarray],
+    transform: Callable[[np.ndarray], np.ndarray] = lambda x: x,
+) -> Interval:
+    """transform(statistic(values)) of what is not NaN, with the percentile bootstrap's interval.
+
+    Fewer than MIN_TASKS values have no interval, and none at all no value: NaN.
+    """
+    known = np.asarray(values, np.float64)
+    known = known[~np.isnan(known)]
+    if len(known) < MIN_TASKS:
+        value = float(transform(statistic(known, axis=0))) if len(known) else float("nan")
+        return Interval(value, float("nan"), float("nan"))
+    draws = np.random.default_rng(0).integers(len(known), size=(RESAMPLES, len(known)))
+    spread = statistic(known[draws], axis=1)
+    points = [statistic(known, axis=0), *np.percentile(spread, [2.5, 97.5])]
+    return Interval(*(float(transform(p)) for p in points))
+
+
+def _median(values: Iterable[float]) -> float:
+    return float(np.median(list(values)))
+
+
+def _percentile(values: np.ndarray, q: float) -> float:
+    return float(np.percentile(values, q)) if len(values) else float("nan")
