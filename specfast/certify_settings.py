@@ -1,0 +1,92 @@
+"""The settings that certify runs: few, and each two conditions meet in one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specfast.config import SamplingParams, SpeculativeConfig
+from specfast.pairwise import Row, pairwise
+
+MAX_SETTINGS = 12
+GREEDY = SamplingParams(temperature=0.0)
+SAMPLED = SamplingParams(temperature=1.0, top_p=0.95, top_k=50, min_p=0.01, seed=11)
+
+FACTORS: dict[str, list[Any]] = {
+    "lookup": [(2, 4), (1, 3)],
+    "num_speculative_tokens": [1, 4, 8],
+    "batch_size": [1, 3, 8],
+    "chunk_size": [24, 512],
+    "block_size": [4, 16],
+    "prefix_caching": [False, True],
+    "sampled": [False, True],
+    "preempt": [False, True],
+    "threads": [1, 2],
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run an engine; the fields are the factors that are crossed, and `ignore_eos`."""
+
+    lookup: tuple[int, int]
+    num_speculative_tokens: int
+    batch_size: int
+    chunk_size: int
+    block_size: int
+    prefix_caching: bool
+    sampled: bool
+    preempt: bool
+    threads: int
+    ignore_eos: bool = True
+
+    def speculation(self, method: str) -> SpeculativeConfig:
+        low, high = self.lookup
+        k = self.num_speculative_tokens
+        return SpeculativeConfig(method, k, prompt_lookup_min=low, prompt_lookup_max=high)
+
+    def params(self, max_tokens: int) -> SamplingParams:
+        law = SAMPLED if self.sampled else GREEDY
+        return replace(law, max_tokens=max_tokens, ignore_eos=self.ignore_eos)
+
+    @property
+    def claims(self) -> list[str]:
+        """Events that must have been seen."""
+        claimed = {
+            "accepted": True,
+            "rejected": True,
+            "preempted": self.preempt,
+            "prefix_hit_tokens": self.prefix_caching,
+            "chunk_splits": self.chunk_size == min(FACTORS["chunk_size"]),
+            "stopped": not self.ignore_eos,
+        }
+        return [event for event, is_claimed in claimed.items() if is_claimed]
+
+
+def settings(threads: int) -> list[Setting]:
+    """At most MAX_SETTINGS in which each two levels meet; the first greedy one respects EOS."""
+    factors = {**FACTORS, "threads": sorted({1, threads})}
+    rows = pairwise(factors, _is_possible)
+    assert len(rows) <= MAX_SETTINGS
+    found = [Setting(**row) for row in rows]
+    first = next(i for i, s in enumerate(found) if not s.sampled)
+    found[first] = replace(found[first], ignore_eos=False)
+    return found
+
+
+def _is_possible(row: Row) -> bool:
+    """Nobody preempts a request that runs alone."""
+    return not (row.get("preempt") and row.get("batch_size") == 1)
+
+
+def vary_prompts(prompts: list[list[int]], count: int, max_tokens: int) -> list[list[int]]:
+    """count prompts of at most max_tokens: each is cut to several lengths.
+
+    So prompts share beginnings of every length, as a prefix cache needs to be tested.
+    """
+    varied = []
+    for i in range(count):
+        prompt, turn = prompts[i % len(prompts)], i // len(prompts)
+        longest = min(len(prompt), max_tokens)
+        varied.append(prompt[: max(1, longest - 13 * turn - i % 7)])
+    return varied
