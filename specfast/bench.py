@@ -1,0 +1,213 @@
+"""specfast bench: speculation on and off, and Hugging Face beside it, on the same prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Seqs
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.data import CHAT, COPY_HEAVY, Prompt
+from specfast.engine import Engine
+from specfast.machine import Load, LoadWatch, cpu_name
+from specfast.measure import Arm, Comparison, EngineArm, Interval, Task, compare, prompt_ids
+from specfast.models.decoder import Model
+from specfast.models.loader import load
+from specfast.proposers.registry import make_proposer
+from specfast.step_cost import StepCost, measure_step_cost
+from specfast.tokenizer import Tokenizer
+
+PLAIN, SPECULATIVE, PLAIN_FP32 = "plain", "speculative", "plain_fp32"
+NUM_PILOTS = 3
+GROUPS = {"copy_heavy": COPY_HEAVY, "chat": CHAT}
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """What is compared; config.speculative_config is the speculative arm's."""
+
+    config: EngineConfig
+    params: SamplingParams
+    baseline: bool = False
+    cycles: int = 1
+
+    @property
+    def speculation(self) -> SpeculativeConfig:
+        assert self.config.speculative_config is not None
+        return self.config.speculative_config
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """baselines: role of a Hugging Face arm ("best", "lookup", "fp32") -> that arm's name."""
+
+    settings: BenchSettings
+    comparison: Comparison
+    step_cost: StepCost
+    load: Load
+    num_threads: int
+    baselines: Mapping[str, str]
+
+    @property
+    def differing(self) -> list[str]:
+        """Tasks that speculation on and off answered differently."""
+        return self.comparison.differing(PLAIN, SPECULATIVE)
+
+    @property
+    def speedups(self) -> dict[str, Interval]:
+        """Speculation over plain decoding, a category or group each."""
+        categories = self.comparison.categories
+        groups = {name: set(members) & set(categories) for name, members in GROUPS.items()}
+        chosen = {c: {c} for c in categories} | {n: g for n, g in groups.items() if g}
+        return {n: self.comparison.ratio(SPECULATIVE, PLAIN, g) for n, g in chosen.items()}
+
+    @property
+    def ratios(self) -> dict[str, Interval | None]:
+        """What the measures refer to; None where nothing was there to compare with."""
+        best, fp32 = self.baselines.get("best"), self.baselines.get("fp32")
+        lookup = self.baselines.get("lookup")
+        ours_fp32 = PLAIN_FP32 if PLAIN_FP32 in self.comparison.samples else PLAIN
+
+        def ratio(arm: str, base: str | None) -> Interval | None:
+            return self.comparison.ratio(arm, base) if base else None
+
+        return {
+            "spec_vs_plain": ratio(SPECULATIVE, PLAIN),
+            "plain_vs_transformers": ratio(PLAIN, best),
+            "plain_fp32_vs_transformers_fp32": ratio(ours_fp32, fp32),
+            "spec_vs_transformers_lookup": ratio(SPECULATIVE, lookup),
+            "rows5_vs_rows1": self.step_cost.rows_ratio,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values: ratios as numbers, their 95 % intervals beside them."""
+        ratios, speedups = self.ratios, self.speedups
+        differing = self.differing
+        return {
+            "identical": not differing,
+            "differing": differing,
+            "ratios": {
+                **{name: r and r.value for name, r in ratios.items()},
+                "bandwidth_share": self.step_cost.bandwidth_share,
+                "spec_vs_plain_by_category": {n: r.value for n, r in speedups.items()},
+            },
+            "intervals": {
+                **{name: r and [r.low, r.high] for name, r in ratios.items()},
+                "spec_vs_plain_by_category": {n: [r.low, r.high] for n, r in speedups.items()},
+            },
+            "effective_speedup": ratios["spec_vs_plain"].value,  # type: ignore[union-attr]
+            "baselines": dict(self.baselines),
+            "arms": {name: self._arm(name) for name in self.comparison.samples},
+            "step_cost": asdict(self.step_cost),
+            "settings": asdict(self.settings),
+            "machine": {"cpu": cpu_name(), "num_threads": self.num_threads},
+            "load": {**asdict(self.load), "warnings": self.load.warnings},
+            "tasks": [self._task(i) for i in range(len(self.comparison.tasks))],
+        }
+
+    def _arm(self, name: str) -> dict[str, Any]:
+        by_category = {
+            c: asdict(self.comparison.summary(name, [c])) for c in self.comparison.categories
+        }
+        return {**asdict(self.comparison.summary(name)), "by_category": by_category}
+
+    def _task(self, index: int) -> dict[str, Any]:
+        task = self.comparison.tasks[index]
+        return {
+            "id": task.id,
+            "category": task.category,
+            "num_prompt_tokens": len(task.prompt_token_ids),
+            "num_tokens": len(self.comparison.samples[PLAIN][index][0].token_ids),
+            "decode_rates": {
+                name: [s.decode_rate for s in samples[index]]
+                for name, samples in self.comparison.samples.items()
+            },
+        }
+
+
+def run_bench(
+    settings: BenchSettings,
+    prompts: Seqs[Prompt],
+    on_start: Callable[[int], None] = lambda num_samples: None,
+    on_sample: Callable[[], None] = lambda: None,
+) -> BenchReport:
+    """Loads the model, answers every prompt by every arm, and compares."""
+    model, tokenizer = load(settings.config.model, settings.config.dtype)
+    plain = _arm(PLAIN, model, tokenizer, settings, speculate=False)
+    arms: list[Arm] = [plain, _arm(SPECULATIVE, model, tokenizer, settings, speculate=True)]
+    tasks = conversation_tasks(plain, tokenizer, prompts)
+    baselines: dict[str, str] = {}
+    if settings.baseline:
+        baselines = _add_baseline(arms, settings, plain.engine, _pilot(tasks))
+    on_start(2 * settings.cycles * len(arms) * len(tasks))
+    watch = LoadWatch()
+    comparison = compare(arms, tasks, cycles=settings.cycles, on_sample=on_sample)
+    step_cost = measure_step_cost(model, tokenizer, settings.config)
+    return BenchReport(
+        settings, comparison, step_cost, watch.stop(), torch.get_num_threads(), baselines
+    )
+
+
+def conversation_tasks(
+    arm: EngineArm, tokenizer: Tokenizer, prompts: Iterable[Prompt]
+) -> list[Task]:
+    """A task a turn; `arm` answers the earlier turns, so that every arm gets the same prompt."""
+    tasks = []
+    for prompt in prompts:
+        messages: list[dict[str, str]] = []
+        for number, turn in enumerate(prompt.turns, 1):
+            messages.append({"role": "user", "content": turn})
+            ids = prompt_ids(tokenizer, messages)
+            name = prompt.id if len(prompt.turns) == 1 else f"{prompt.id}/{number}"
+            _check_admissible(arm, name, ids)
+            tasks.append(Task(name, prompt.category, tuple(ids)))
+            if number < len(prompt.turns):
+                answer = tokenizer.decode(list(arm.answer(tasks[-1]).token_ids))
+                messages.append({"role": "assistant", "content": answer})
+    return tasks
+
+
+def _check_admissible(arm: EngineArm, name: str, ids: list[int]) -> None:
+    try:
+        arm.engine.check_admissible(ids, arm.params)
+    except ValueError as error:
+        raise ValueError(f"Prompt {name}: {error}") from None
+
+
+def _arm(
+    name: str, model: Model, tokenizer: Tokenizer, settings: BenchSettings, *, speculate: bool
+) -> EngineArm:
+    speculation = settings.speculation if speculate else None
+    config = replace(settings.config, speculative_config=speculation)
+    engine = Engine(model, tokenizer, config, make_proposer(speculation))
+    return EngineArm(name, engine, settings.params)
+
+
+def _pilot(tasks: list[Task]) -> list[Task]:
+    """The first task of each of the first categories."""
+    return list({t.category: t for t in reversed(tasks)}.values())[-NUM_PILOTS:]
+
+
+def _add_baseline(
+    arms: list[Arm], settings: BenchSettings, engine: Engine, pilot: list[Task]
+) -> dict[str, str]:
+    """Adds Hugging Face's arms, and ours in float32; -> the baselines' roles."""
+    from specfast.peers import transformers_arms
+
+    if engine.runner.model.config.dtype != torch.float32:
+        config = replace(settings.config, dtype="float32")
+        fp32 = replace(settings, config=config)
+        arms.append(_arm(PLAIN_FP32, *load(config.model, "float32"), fp32, speculate=False))
+    assert settings.params.max_tokens is not None
+    found = transformers_arms(
+        settings.config.model,
+        sorted(engine.tokenizer.eos_token_ids),
+        settings.params.max_tokens,
+        settings.speculation,
+        pilot,
+    )
+    arms += {arm.name: arm for arm in found.values()}.values()
+    return {role: arm.name for role, arm in found.items()}
