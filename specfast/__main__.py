@@ -1,0 +1,5 @@
+"""python -m specfast."""
+
+from specfast.cli import main
+
+main()

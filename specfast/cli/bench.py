@@ -1,0 +1,139 @@
+"""specfast bench: measures what speculation brings on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from rich.progress import Progress
+
+from specfast.cli.bench_report import draw, print_report
+from specfast.cli.console import err_console, json_text, note
+from specfast.cli.options import (
+    ModelOptions,
+    SamplingOptions,
+    SpeculationOptions,
+    check_folder_of,
+    flag,
+    option,
+)
+
+if TYPE_CHECKING:
+    from specfast.bench import BenchReport, BenchSettings
+    from specfast.data import Prompt
+
+QUICK_PROMPTS, QUICK_TOKENS = 4, 96
+
+
+def bench(
+    model: ModelOptions,
+    speculation: SpeculationOptions,
+    sampling: SamplingOptions,
+    dataset: Annotated[
+        Path | None,
+        option("Prompts as JSON lines, in Spec-Bench's format.", unset="the built-in workload"),
+    ] = None,
+    categories: Annotated[
+        str | None,
+        option("Only these, comma-separated; copy_heavy and chat are groups.", unset="all"),
+    ] = None,
+    num_prompts: Annotated[
+        int | None, option("At most so many prompts, from all categories in turn.", unset="all")
+    ] = None,
+    cycles: Annotated[
+        int, option("Each cycle answers a prompt twice by each arm, in ABBA order.")
+    ] = 1,
+    baseline: Annotated[
+        str | None,
+        option("Compare with 'transformers': its generate and prompt lookup.", unset="none"),
+    ] = None,
+    quick: Annotated[
+        bool,
+        flag(
+            f"{QUICK_PROMPTS} prompts, {QUICK_TOKENS} tokens each: a look, not a measurement.",
+            "--quick",
+        ),
+    ] = False,
+    json: Annotated[Path | None, option("Write everything to this file.", unset="none")] = None,
+    plot: Annotated[
+        Path | None, option("Draw the speed-ups into this PNG file.", unset="none")
+    ] = None,
+) -> None:
+    """Answer the same prompts with speculation on and off, in ABBA order, and compare.
+
+    Decoding speed (tok/s) counts the tokens after the first; ratios are geometric means over
+    prompts with bootstrap 95 % intervals. One request runs at a time.
+    """
+    drafts = speculation.config()
+    if drafts is None:
+        raise ValueError("bench compares speculation with none; give a --spec-method that drafts.")
+    check_folder_of(json, plot)
+    _check(baseline, cycles, num_prompts, sampling, plot)
+    from specfast.bench import BenchSettings
+    from specfast.config import EngineConfig
+    from specfast.data import load_workload, select_prompts
+
+    if quick:
+        num_prompts = num_prompts or QUICK_PROMPTS
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, QUICK_TOKENS))
+    chosen = select_prompts(
+        load_workload(dataset), categories.split(",") if categories else (), num_prompts
+    )
+    config = EngineConfig(**model.engine_config(max_num_seqs=1, speculative_config=drafts))
+    settings = BenchSettings(config, sampling.params(), baseline is not None, cycles)
+    _report(_run(settings, chosen), json, plot)
+
+
+def _check(
+    baseline: str | None,
+    cycles: int,
+    num_prompts: int | None,
+    sampling: SamplingOptions,
+    plot: Path | None,
+) -> None:
+    """Refuses before anything is loaded."""
+    if cycles < 1:
+        raise ValueError(f"--cycles must be at least 1, not {cycles}.")
+    if num_prompts is not None and num_prompts < 1:
+        raise ValueError(f"--num-prompts must be at least 1, not {num_prompts}.")
+    if sampling.temperature > 0 and sampling.seed is None:
+        raise ValueError("bench compares outputs: give --seed with --temperature.")
+    if plot and not importlib.util.find_spec("matplotlib"):
+        raise ValueError("--plot needs matplotlib: pip install 'specfast[plot]'.")
+    if baseline is None:
+        return
+    if baseline != "transformers":
+        raise ValueError(f"--baseline must be 'transformers', not {baseline!r}.")
+    if sampling.temperature > 0 or sampling.ignore_eos or sampling.stop:
+        raise ValueError(
+            "--baseline transformers compares greedy decoding up to the end of text: leave out "
+            "--temperature, --ignore-eos and --stop."
+        )
+    from specfast.peers import require_transformers
+
+    require_transformers()
+
+
+def _run(settings: BenchSettings, prompts: list[Prompt]) -> BenchReport:
+    from specfast.bench import run_bench
+
+    note(f"Benchmarking {settings.config.model} on {len(prompts)} prompts ...")
+    console = err_console()
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("measuring", total=None)
+        return run_bench(
+            settings,
+            prompts,
+            on_start=lambda num_samples: progress.update(bar, total=num_samples),
+            on_sample=lambda: progress.advance(bar),
+        )
+
+
+def _report(report: BenchReport, json: Path | None, plot: Path | None) -> None:
+    print_report(report)
+    if json:
+        json.write_text(json_text(report.to_dict(), indent=1) + "\n", "utf-8")
+    if plot:
+        draw(report, plot)

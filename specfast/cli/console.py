@@ -1,0 +1,73 @@
+"""Where a command writes: answers to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+DRAFT_STYLE = "green"
+
+
+def out_console() -> Console:
+    """Stdout; colours only on a terminal and without NO_COLOR."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def err_console() -> Console:
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def has_colours() -> bool:
+    console = out_console()
+    return console.color_system is not None and not console.no_color
+
+
+def write(text: str, *, style: str | None = None) -> None:
+    """Text as it is: rich touches it only where it has to be coloured."""
+    if style and has_colours():
+        out_console().print(Text(text, style=style), end="", soft_wrap=True)
+    else:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def write_json(value: Any) -> None:
+    """One line of JSON on stdout."""
+    write(json_text(value) + "\n")
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON proper: NaN, which JSON lacks, becomes null."""
+    return json.dumps(_without_nan(value), ensure_ascii=False, indent=indent, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nan(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def note(text: str) -> None:
+    err_console().print(Text(text), soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    err_console().print(Text("Warning: ", "yellow") + Text(text, "default"), soft_wrap=True)
+
+
+def fail(text: str) -> None:
+    err_console().print(Text("Error: ", "red") + Text(text, "default"), soft_wrap=True)
+
+
+def log_to_stderr(verbose: bool) -> None:
+    """Warnings of every library, and our own information too if asked."""
+    logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.WARNING)
+    logging.getLogger("specfast").setLevel(logging.INFO if verbose else logging.WARNING)

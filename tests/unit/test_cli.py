@@ -1,0 +1,263 @@
+"""The command line: helps, refusals, streams, colours; over a bookkeeping target."""
+
+import io
+import json
+import sys
+
+import pytest
+import torch
+import typer
+
+from specfast import cli
+from specfast.cli import options
+from tests.unit.toy_model import ToyModel, ToyTokenizer
+
+TOY = ("toy", "--kv-cache-memory", 2**16)
+COMMANDS = ["generate", "chat", "bench", "certify", "info"]
+
+
+class ChattyTokenizer(ToyTokenizer):
+    """Messages become their text, so that a conversation repeats itself and drafts are found."""
+
+    has_chat_template = True
+
+    def chat_prompt(self, messages, add_generation_prompt=True):
+        return "".join(m["content"] for m in messages) + ":"
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """Every model name loads the bookkeeping target, whose law looks one token back."""
+    loaded = []
+
+    def load(model, dtype):
+        loaded.append((model, dtype))
+        return ToyModel(order=1), ChattyTokenizer()
+
+    monkeypatch.setattr("specfast.llm.load", load)
+    monkeypatch.setattr("specfast.models.loader.load", load)
+    return loaded
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """-> (exit code, stdout, stderr) of a command line; what is typed is stdin."""
+
+    def run(*arguments, typed=""):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        code = cli.run([str(a) for a in arguments])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("command", [[], *([c] for c in COMMANDS)], ids=str)
+def test_every_help_runs(run, command):
+    code, out, _ = run(*command, "--help")
+    assert code == 0
+    assert "--help" in out
+
+
+def parameters():
+    commands = typer.main.get_command(cli.app).commands
+    assert sorted(commands) == sorted(COMMANDS)
+    return [(name, p) for name, c in commands.items() for p in c.params if p.name != "help"]
+
+
+@pytest.mark.parametrize(
+    ("command", "parameter"), parameters(), ids=lambda p: getattr(p, "name", p)
+)
+def test_every_option_is_explained_with_its_default(command, parameter):
+    assert parameter.help and parameter.help.rstrip().endswith((".", ").", "'."))
+    if parameter.param_type_name == "option":
+        says_default = isinstance(parameter.show_default, str) or parameter.default is not None
+        assert parameter.show_default and says_default
+
+
+def test_no_arguments_show_the_help(run):
+    code, out, _ = run()
+    assert code == 0
+    assert "generate" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("generate", "Missing argument"),
+        ("nonsense", "No such command"),
+        ("generate toy x --nonsense", "No such option"),
+        ("generate toy x --spec-method magic", "no method 'magic'; known are ngram"),
+        (
+            "generate toy x --spec-method none --num-speculative-tokens 3",
+            "--num-speculative-tokens does nothing with --spec-method none",
+        ),
+        (
+            "generate toy x --spec-method none --prompt-lookup-max 3",
+            "--prompt-lookup-max does noth",
+        ),
+        ("generate toy x --spec-method none --show-drafts", "--show-drafts does nothing"),
+        ("generate toy x --json --show-drafts", "--show-drafts does nothing with --json"),
+        ("generate toy x --speculative-config {", "is not JSON"),
+        ("generate toy x --speculative-config {}", "at least 'method'"),
+        (
+            'generate toy x --speculative-config {"method":"ngram","tokens":1}',
+            "unknown key 'tokens'",
+        ),
+        (
+            'generate toy x --speculative-config {"method":"ngram"} --spec-method ngram',
+            "--speculative-config or --spec-method, not both",
+        ),
+        (
+            'chat toy --speculative-config {"method":"ngram"} --prompt-lookup-max 3',
+            "--speculative-config or --prompt-lookup-max, not both",
+        ),
+        ("generate toy x --temperature -1", "temperature must be >= 0"),
+        ("generate toy x --max-tokens 0", "max_tokens must be at least 1"),
+        ("generate toy x --threads 0", "--threads must be at least 1"),
+        ("generate toy x --dtype int4", "dtype must be one of"),
+        ("bench toy --spec-method none", "bench compares speculation with none"),
+        ("bench toy --cycles 0", "--cycles must be at least 1"),
+        ("bench toy --num-prompts 0", "--num-prompts must be at least 1"),
+        ("bench toy --temperature 1", "give --seed with --temperature"),
+        ("bench toy --baseline vllm", "must be 'transformers', not 'vllm'"),
+        ("bench toy --baseline transformers --ignore-eos", "leave out"),
+        ("bench toy --categories poems", "no category 'poems'"),
+        ("bench toy --dataset nowhere.jsonl", "no file nowhere.jsonl"),
+        ("bench toy --json nowhere/r.json", "no folder nowhere"),
+        ("certify toy --num-prompts 0", "--num-prompts must be at least 1"),
+        ("certify toy --spec-method magic", "no method 'magic'"),
+    ],
+)
+def test_users_errors_are_one_sentence_and_exit_code_2(run, toy, arguments, says):
+    code, out, err = run(*arguments.split())
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.startswith("Error: ") and err.count("\n") == 1, err
+    assert "Traceback" not in err
+    assert not toy, "refused only after loading a model"
+
+
+def test_generate_streams_to_stdout_and_notes_to_stderr(run, toy):
+    code, out, err = run("generate", *TOY, "abcabc", "--max-tokens", 8, "--ignore-eos")
+    assert code == 0
+    assert out.count("<") == 8 and out.endswith("\n")
+    assert "8 tokens in" in err
+    assert "\x1b" not in out + err
+
+
+def test_speculation_changes_no_byte_of_stdout(run, toy):
+    on = run("generate", *TOY, "abcabc", "--max-tokens", 60, "--ignore-eos")
+    off = run(
+        "generate", "toy", "abcabc", "--max-tokens", 60, "--ignore-eos", "--spec-method", "none"
+    )
+    assert on[1] == off[1]
+    assert "drafts accepted" in on[2]
+    assert "drafts accepted" not in off[2]
+
+
+def test_json_is_one_object_a_prompt_and_nothing_else(run, toy):
+    code, out, _ = run("generate", *TOY, "ab", "cd", "--max-tokens", 4, "-n", 2, "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [len(r["outputs"]) for r in rows] == [2, 2]
+    assert rows[0]["metrics"]["seconds"] > 0
+
+
+def test_prompt_from_stdin(run, toy):
+    piped = run("generate", *TOY, "--max-tokens", 5, typed="abc")
+    assert piped[1] == run("generate", *TOY, "abc", "--max-tokens", 5)[1]
+
+
+def test_settings_that_do_nothing_are_warned_about(run, toy):
+    _, _, err = run("generate", *TOY, "a", "--max-tokens", 2, "--seed", 1, "--top-p", 0.5)
+    assert "--top-p, --seed does nothing at temperature 0" in err
+    _, _, err = run("generate", *TOY, "a", "--max-tokens", 2, "--show-drafts")
+    assert "not a colour terminal" in err
+
+
+def coloured(monkeypatch, run, **environment):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return run("generate", *TOY, "abcabc", "--max-tokens", 60, "--ignore-eos", "--show-drafts")[1]
+
+
+def test_drafts_are_coloured_and_the_text_stays_the_same(monkeypatch, run, toy):
+    plain = run("generate", *TOY, "abcabc", "--max-tokens", 60, "--ignore-eos")[1]
+    out = coloured(monkeypatch, run)
+    green, reset = "\x1b[32m", "\x1b[0m"
+    assert out.count(green) == out.count(reset) > 0
+    assert out.replace(green, "").replace(reset, "") == plain
+
+
+def test_no_color_is_respected(monkeypatch, run, toy):
+    assert "\x1b[32m" not in coloured(monkeypatch, run, NO_COLOR="1")
+
+
+def test_chat_keeps_the_conversation_until_reset(run, toy):
+    code, out, _ = run(
+        "chat", "toy", "--max-tokens", 3, typed="abc\nabc\n/reset\nabc\n/exit\nabc\n"
+    )
+    first, second, third = out.splitlines()
+    assert code == 0
+    assert first == third
+    assert second.count("<") == 3
+
+
+def test_certify_passes_on_a_sound_engine(run, toy, tmp_path):
+    path = tmp_path / "c.json"
+    code, out, err = run(
+        *("certify", "toy", "--num-prompts", 8, "--max-prompt-tokens", 60, "--max-tokens", 40),
+        *("--num-settings", 2, "--json", path),
+    )
+    result = json.loads(path.read_text())
+    assert result["checked"] == result["identical"] == 16, out + err
+    assert "16 of 16 answers are the same bytes." in out
+    assert code == (1 if result["failures"] else 0)
+
+
+def test_certify_fails_with_the_first_difference(run, toy, monkeypatch):
+    from specfast.scheduler import Scheduler
+
+    commit = Scheduler._commit_tokens
+
+    def wrong(self, seq, row, proposal, result):
+        if proposal.lengths[row]:
+            result.next_tokens[row] = 1
+        return commit(self, seq, row, proposal, result)
+
+    monkeypatch.setattr(Scheduler, "_commit_tokens", wrong)
+    code, out, _ = run(
+        *("certify", "toy", "--num-prompts", 4, "--max-prompt-tokens", 40, "--max-tokens", 40),
+        *("--num-settings", 1),
+    )
+    assert code == 1
+    assert "First difference: prompt" in out
+    assert "two best tokens are" in out
+
+
+def test_threads_are_set(run, toy):
+    before = torch.get_num_threads()
+    run("generate", *TOY, "a", "--max-tokens", 1, "--threads", 2)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+def test_no_two_options_of_a_command_share_a_name():
+    for name in COMMANDS:
+        names = [o for c, p in parameters() if c == name for o in p.opts]
+        assert len(names) == len(set(names))
+
+
+def test_groups_become_options():
+    def command(model: options.ModelOptions, other: int = 3) -> None:
+        seen.append((model.model, model.block_size, other))
+
+    seen: list[tuple] = []
+    options.grouped(command)(
+        **{**dict.fromkeys(options.ModelOptions.__dataclass_fields__), "model": "m"},
+        other=5,
+    )
+    assert seen == [("m", None, 5)]
