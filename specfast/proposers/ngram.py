@@ -34,7 +34,7 @@ class NgramProposer:
         drafted = [self._draft(seq, k) for seq, k in zip(batch.seqs, limits)]
         if not any(tokens for tokens, _ in drafted):
             return Proposal.empty(len(drafted))
-        confidence = [[survival(n)] * len(tokens) for tokens, n in drafted]
+        confidence = [[survival(n + i) for i in range(len(t))] for t, n in drafted]
         return Proposal.chains([tokens for tokens, _ in drafted], confidence)
 
     def observe(self, batch: Batch, proposal: Proposal, forward: object, result: object) -> None:
@@ -63,6 +63,10 @@ class NgramProposer:
         return index
 
 
-def survival(match_length: int) -> float:
-    """A prior that a draft behind a match of this length is accepted, given its parent was."""
-    return 1.0 - 0.5**match_length
+def survival(num_matched: int) -> float:
+    """A prior that a draft is accepted, given that num_matched tokens before it match.
+
+    Accepted drafts before it count as matched. Fitted on 98 answers of the demo model to training
+    prompts, which said 0.22, 0.55, 0.70, 0.77, 0.82, 0.84 for 1 to 6.
+    """
+    return num_matched**2 / (num_matched**2 + 4.0)

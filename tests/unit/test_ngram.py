@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -128,7 +129,8 @@ def test_proposal_is_a_chain_within_the_limits():
     proposal = proposer().propose(FakeBatch(seqs, limits))
     assert drafts(proposal) == [[4, 5, 1, 2, 3], [4, 5, 1], [4, 5], [], []]
     assert proposal.parents[0].tolist() == [-1, 0, 1, 2, 3]
-    assert proposal.confidence[1, :3].tolist() == [survival(3)] * 3
+    expected = torch.tensor([survival(3), survival(4), survival(5)])
+    assert torch.equal(proposal.confidence[1, :3], expected)
 
 
 def test_no_match_and_no_sequences_give_the_empty_proposal():
