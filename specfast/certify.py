@@ -24,7 +24,6 @@ from specfast.proposers.base import Proposer
 from specfast.proposers.registry import make_proposer
 from specfast.tokenizer import Tokenizer
 
-SPARE_BLOCKS = 2  # beyond what the longest request needs, where preemption is forced
 STALLED = 200  # steps without a token: nothing will come any more
 
 
@@ -116,7 +115,7 @@ class Certifier:
                 self.config,
                 speculative_config=None,
                 max_num_seqs=1,
-                num_blocks=self._blocks_of_one(self.config.block_size),
+                num_blocks=self._longest // self.config.block_size + 1,
                 enable_prefix_caching=False,
             )
             engine = Engine(self.model, self.tokenizer, config, None)
@@ -125,22 +124,29 @@ class Certifier:
 
     def _engine(self, setting: Setting) -> Engine:
         speculation = setting.speculation(self.config.speculative_config.method)  # type: ignore[union-attr]
-        needed = self._blocks_of_one(setting.block_size)
-        roomy = needed * (setting.batch_size + 2)
         config = replace(
             self.config,
             speculative_config=speculation,
             max_num_seqs=setting.batch_size,
             max_num_batched_tokens=setting.chunk_size,
             block_size=setting.block_size,
-            num_blocks=needed + SPARE_BLOCKS if setting.preempt else roomy,
+            num_blocks=self._num_blocks(setting),
             enable_prefix_caching=setting.prefix_caching,
         )
         return Engine(self.model, self.tokenizer, config, self.make(speculation))
 
-    def _blocks_of_one(self, block_size: int) -> int:
-        """Blocks that the longest request needs."""
-        return -(-(max(map(len, self.prompts)) + self.max_tokens) // block_size)
+    @property
+    def _longest(self) -> int:
+        """Tokens of the longest request."""
+        return max(map(len, self.prompts)) + self.max_tokens
+
+    def _num_blocks(self, setting: Setting) -> int:
+        """Enough for all; or, to force preemption, for two prompts but not for both answers."""
+        tokens = self._longest * (setting.batch_size + 2)
+        if setting.preempt:
+            typical = sorted(map(len, self.prompts))[len(self.prompts) // 2]
+            tokens = max(self._longest, 2 * typical + self.max_tokens // 2)
+        return tokens // setting.block_size + 1
 
     def _margin(self, failure: dict[str, Any], params: SamplingParams) -> float:
         """How close the target's decision was where the answers part."""
