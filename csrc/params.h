@@ -59,7 +59,7 @@ struct KvLayer {
 struct RopeKvAppendParams {
   const float* qkv;          // [M, (H + 2 Hkv) D], rows qkv_stride apart: q, k, v
   const float* cos_sin;      // [P, R]: cos of R / 2 angles, then sin; R = 0: no rotary
-  const int32_t* positions;  // [M] depth position of each row
+  const int32_t* positions;  // [M] depth position of each row; -1: padding, q_out is 0
   const int64_t* slots;      // [M] block * block_size + offset; -1: store nothing
   const float* q_norm;       // [D] or null
   const float* k_norm;       // [D] or null

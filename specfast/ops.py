@@ -106,9 +106,11 @@ def rope_kv_append(
     """Splits qkv [M, (H + 2 Hkv) D], norms q and k if given [D], rotates them, stores K and V.
 
     cos_sin [P, R] holds cos then sin of R / 2 angles a position (R = 0: no rotary; R < D: the
-    first R dims, halves paired); positions [M] int32; slots [M] int64, -1 stores nothing;
-    q_out [M, H, D]; kv_cache [2, blocks, block_size, Hkv, D]. A non-finite K or V element is
-    stored as 0 and sets ROW_NON_FINITE_KV in status [M] int32.
+    first R dims, halves paired); positions [M] int32, -1: padding, whose q is 0; slots [M] int64,
+    -1 stores nothing; q_out [M, H, D]; kv_cache [2, blocks, block_size, Hkv, D], D a multiple of
+    16 up to 256. A K or V element that is not finite, or would not be in the cache's dtype, is
+    stored as 0 and sets ROW_NON_FINITE_KV in status [M] int32. A position past cos_sin or a slot
+    past the cache is refused before anything is stored.
     """
     _ops.rope_kv_append(
         qkv, cos_sin, positions, slots, q_norm, k_norm, eps, q_out, kv_cache, status
@@ -151,6 +153,7 @@ def tree_attention(
     logical positions max(kv_start[b], positions[r] + 1 - window) .. positions[r]. Those below
     node_base[b] lie in their own slots; the others are its ancestors, node i at slot
     node_base[b] + i, given by node_bits[r] (ancestor-or-self bits as int64, 0 for a tail row).
+    A row that sees nothing gives 0. window 0, soft_cap 0: off.
     """
     _ops.tree_attention(
         q, kv_cache, block_tables, qo_indptr, node_base, kv_start, positions, node_bits,

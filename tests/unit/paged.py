@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +14,16 @@ from specfast import ops
 from specfast import reference_attention as reference
 
 NAN = float("nan")
+
+
+MAP_NORESERVE = 0x4000
+
+
+def untouched(*shape: int) -> Tensor:
+    """A bf16 tensor of any size: it takes memory only where it is written."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    pages = mmap.mmap(-1, 2 * math.prod(shape), flags=flags)
+    return torch.frombuffer(pages, dtype=torch.bfloat16).view(shape)
 
 
 @dataclass(frozen=True)

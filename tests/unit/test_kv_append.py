@@ -7,6 +7,7 @@ from torch import Tensor
 from specfast import ops
 from specfast import reference_attention as reference
 from tests.unit.exact import raw, same_bytes, strided
+from tests.unit.paged import untouched
 
 HEADS, DIM, BLOCKS, SIZE = 3, 48, 5, 8
 INF, NAN = float("inf"), float("nan")
@@ -95,10 +96,8 @@ def test_strided_rows(cache, rng):
 
 
 def test_offsets_beyond_31_bits(rng):
-    blocks = (
-        2**31 // (SIZE * 2 * 256) + 2
-    )  # K alone has more than 2^31 elements; untouched pages cost nothing
-    cache = torch.empty(2, blocks, SIZE, 2, 256, dtype=torch.bfloat16)
+    blocks = 2**31 // (SIZE * 2 * 256) + 2  # K alone has more than 2^31 elements
+    cache = untouched(2, blocks, SIZE, 2, 256)
     k, v = torch.randn(2, 2, 2, 256, generator=rng)
     append_to, status = torch.tensor([blocks * SIZE - 1, 3]), torch.zeros(2, dtype=torch.int32)
     ops.kv_append(k, v, append_to, cache, status)

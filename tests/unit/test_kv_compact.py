@@ -9,6 +9,7 @@ from torch import Tensor
 from specfast import ops
 from specfast import reference_attention as reference
 from tests.unit.exact import raw
+from tests.unit.paged import untouched
 
 LAYERS, HEADS, DIM = 3, 2, 16
 
@@ -91,9 +92,8 @@ def test_not_a_number_moves_like_any_other(storage, rng):
 
 
 def test_offsets_beyond_31_bits(rng):
-    # One layer's K has more than 2^31 bytes; pages that nothing touches cost nothing.
-    blocks = 2**31 // (8 * 2 * 256 * 2) + 2
-    cache = torch.empty(2, 2, blocks, 8, 2, 256, dtype=torch.bfloat16)
+    blocks = 2**31 // (8 * 2 * 256 * 2) + 2  # one layer's K has more than 2^31 bytes
+    cache = untouched(2, 2, blocks, 8, 2, 256)
     tables = ints(blocks - 2, blocks - 1)[None]
     tokens = torch.randn(2, 2, 2, 8, 2, 256, generator=rng).bfloat16()
     cache[:, :, -2:] = tokens

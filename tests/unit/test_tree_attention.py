@@ -22,6 +22,7 @@ from tests.unit.paged import (
     plain,
     pool,
     random_tree,
+    untouched,
 )
 
 # H, Hkv, D: groups of 3, 1, 8 and 5 (more than a register block), dimensions off every block size.
@@ -296,10 +297,8 @@ def test_strided_queries(storage, rng):
 
 def test_offsets_beyond_31_bits(rng):
     q, kv = draw(40, (4, 2, 128), torch.bfloat16, rng)
-    blocks = (
-        2**31 // (16 * 2 * 128) + 8
-    )  # K alone has more than 2^31 elements; untouched pages cost nothing
-    huge = torch.empty(2, blocks, 16, 2, 128, dtype=torch.bfloat16)
+    blocks = 2**31 // (16 * 2 * 128) + 8  # K alone has more than 2^31 elements
+    huge = untouched(2, blocks, 16, 2, 128)
     small = pool([kv], 16, rng)
     table = torch.tensor([[blocks - 1, 0, blocks - 3]], dtype=torch.int32)
     huge[:, table[0].long()] = small.data[:, small.tables[0].long()]
