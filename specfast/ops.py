@@ -161,6 +161,23 @@ def tree_attention(
     )  # fmt: skip
 
 
+def decoder_layers(
+    scratch: list[Tensor],
+    weights: list[Tensor | None],
+    rows: list[Tensor],
+    kv_caches: list[Tensor],
+    windows: list[int],
+    eps: float,
+    scale: float,
+) -> None:
+    """Layers in turn, each as nine of the ops above: adds attention and MLP to scratch[0] in place.
+
+    scratch: the fields of models.layers.Scratch; weights: for each layer, those of LayerWeights and
+    its cos_sin; rows: those of Rows; kv_caches, windows: one a layer.
+    """
+    _ops.decoder_layers(scratch, weights, rows, kv_caches, windows, eps, scale)
+
+
 def sample_rows(
     logits: Tensor,
     temperature: Tensor,
@@ -245,7 +262,7 @@ def _register_fakes() -> None:
     """Out-variants return nothing, so under a fake tensor mode there is nothing to compute."""
     for name in (
         "linear", "rms_norm", "silu_mul", "rope_kv_append", "kv_append", "kv_compact",
-        "tree_attention", "sample_rows", "rank_candidates", "accept_path",
+        "tree_attention", "decoder_layers", "sample_rows", "rank_candidates", "accept_path",
     ):  # fmt: skip
         torch.library.register_fake(f"specfast::{name}", lambda *args, **kwargs: None)
 

@@ -21,6 +21,9 @@ STABLE_TORCH_LIBRARY(specfast, m) {
       "Tensor node_base, Tensor kv_start, Tensor positions, Tensor node_bits, float scale, "
       "int window, float soft_cap, Tensor(a!) out) -> ()");
   m.def(
+      "decoder_layers(Tensor(a!)[] scratch, Tensor?[] weights, Tensor(b!)[] rows, "
+      "Tensor(c!)[] kv_caches, int[] windows, float eps, float scale) -> ()");
+  m.def(
       "sample_rows(Tensor logits, Tensor temperature, Tensor top_k, Tensor top_p, Tensor min_p, "
       "Tensor seeds, Tensor positions, Tensor(a!) tokens, Tensor(b!) status, "
       "Tensor(c!)? logprob_ids, Tensor(d!)? logprobs) -> ()");

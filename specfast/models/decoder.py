@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specfast import ops
 from specfast.models.config import DTYPES, ModelConfig
-from specfast.models.layers import Layer, Scratch
+from specfast.models.layers import Layers, Scratch
 from specfast.models.rows import Rows
 from specfast.models.weights import Weights
 
@@ -22,7 +22,7 @@ class Model:
         self.config = config
         self.weights = weights
         self.captured: dict[int, Tensor] = {}
-        self._layers = _make_layers(config, weights)
+        self._layers = Layers(config, weights.layers)
         self._scratch = Scratch.allocate(config, 0)
         self._views: dict[int, Scratch] = {}
         self._logits = torch.empty(0, config.vocab_size)
@@ -43,10 +43,12 @@ class Model:
         embedded = self.weights.embedding.index_select(0, rows.token_ids)
         scratch.hidden.copy_(embedded)
         self.captured = {}
-        for index, (layer, kv) in enumerate(zip(self._layers, self._layers_of(kv_cache))):
-            layer.forward(scratch, rows, kv)
-            if index in capture:
-                self.captured[index] = scratch.hidden.clone()
+        kv_caches, first = self._layers_of(kv_cache), 0
+        for layer in sorted(capture):
+            self._layers.run(slice(first, layer + 1), scratch, rows, kv_caches)
+            self.captured[layer] = scratch.hidden.clone()
+            first = layer + 1
+        self._layers.run(slice(first, None), scratch, rows, kv_caches)
         eps = self.config.rms_norm_eps
         ops.rms_norm(scratch.hidden, self.weights.final_norm, eps, scratch.normed)
         return scratch.normed
@@ -74,12 +76,3 @@ class Model:
         if kv_cache is not self._kv_cache:
             self._kv_cache, self._kv_layers = kv_cache, kv_cache.unbind(0)
         return self._kv_layers
-
-
-def _make_layers(config: ModelConfig, weights: Weights) -> list[Layer]:
-    table = config.rope.table(config.max_position_embeddings, config.head_dim)
-    no_rotary = table[:, :0].contiguous()
-    return [
-        Layer(layer, config, table if rotates else no_rotary, window)
-        for layer, rotates, window in zip(weights.layers, config.rotary_layers, config.windows)
-    ]

@@ -1,4 +1,4 @@
-"""One decoder layer as nine op calls over scratch that every layer shares."""
+"""The decoder's layers as one op call over scratch that they share."""
 
 from __future__ import annotations
 
@@ -7,22 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specfast import ops  # noqa: F401  (importing it registers the ops)
+from specfast import ops
 from specfast.models.config import ModelConfig
 from specfast.models.rows import Rows
 from specfast.models.weights import LayerWeights
 
-# The overloads themselves: 30 layers of nine calls a step feel every microsecond above them.
-_rms_norm = torch.ops.specfast.rms_norm.default
-_linear = torch.ops.specfast.linear.default
-_rope_kv_append = torch.ops.specfast.rope_kv_append.default
-_tree_attention = torch.ops.specfast.tree_attention.default
-_silu_mul = torch.ops.specfast.silu_mul.default
-
 
 @dataclass(frozen=True)
 class Scratch:
-    """float32 buffers of M rows; `rows(m)` are views of the first m of them."""
+    """float32 buffers of M rows; `rows(m)` are views of the first m of them.
+
+    The field order is that of csrc/bind/decoder_layers.cpp.
+    """
 
     hidden: Tensor  # [M, hidden] the residual stream
     normed: Tensor  # [M, hidden]
@@ -49,36 +45,27 @@ class Scratch:
         )
 
     def rows(self, num_rows: int) -> Scratch:
-        return Scratch(**{name: buffer[:num_rows] for name, buffer in vars(self).items()})
+        return Scratch(*(buffer[:num_rows] for buffer in vars(self).values()))
 
 
-class Layer:
-    """weights, rotary table (empty: no rotary) and window of one layer."""
+class Layers:
+    """All layers' weights, with a rotary table (empty: no rotary) and a window each."""
 
-    def __init__(
-        self, weights: LayerWeights, config: ModelConfig, cos_sin: Tensor, window: int
+    def __init__(self, config: ModelConfig, weights: tuple[LayerWeights, ...]) -> None:
+        table = config.rope.table(config.max_position_embeddings, config.head_dim)
+        no_rotary = table[:, :0].contiguous()
+        tables = [table if rotates else no_rotary for rotates in config.rotary_layers]
+        self._weights = [[*vars(w).values(), cos_sin] for w, cos_sin in zip(weights, tables)]
+        self._windows = list(config.windows)
+        self._eps = config.rms_norm_eps
+        self._scale = config.head_dim**-0.5
+
+    def run(
+        self, stretch: slice, scratch: Scratch, rows: Rows, kv_caches: tuple[Tensor, ...]
     ) -> None:
-        self.weights = weights
-        self.cos_sin = cos_sin
-        self.window = window
-        self.eps = config.rms_norm_eps
-        self.scale = config.head_dim**-0.5
-
-    def forward(self, s: Scratch, rows: Rows, kv_cache: Tensor) -> None:
-        """Adds attention and MLP to s.hidden in place; kv_cache [2, blocks, block_size, Hkv, D]."""
-        w, eps = self.weights, self.eps
-        _rms_norm(s.hidden, None, w.input_norm, eps, s.normed, None)
-        _linear(s.normed, w.qkv, w.qkv_bias, None, s.qkv)
-        _rope_kv_append(
-            s.qkv, self.cos_sin, rows.positions, rows.slots, w.q_norm, w.k_norm, eps,
-            s.q, kv_cache, rows.status,
+        """Takes scratch.hidden through these layers; kv_caches [2, blocks, block_size, Hkv, D]."""
+        weights = [tensor for layer in self._weights[stretch] for tensor in layer]
+        ops.decoder_layers(
+            list(vars(scratch).values()), weights, list(vars(rows).values()),
+            list(kv_caches[stretch]), self._windows[stretch], self._eps, self._scale,
         )  # fmt: skip
-        _tree_attention(
-            s.q, kv_cache, rows.block_tables, rows.qo_indptr, rows.node_base, rows.kv_start,
-            rows.positions, rows.node_bits, self.scale, self.window, 0.0, s.attended,
-        )  # fmt: skip
-        _linear(s.attended_rows, w.o, w.o_bias, s.hidden, s.hidden)
-        _rms_norm(s.hidden, None, w.mlp_norm, eps, s.normed, None)
-        _linear(s.normed, w.gate_up, w.gate_up_bias, None, s.gate_up)
-        _silu_mul(s.gate_up, s.activated)
-        _linear(s.activated, w.down, w.down_bias, s.hidden, s.hidden)

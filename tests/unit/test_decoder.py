@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from specfast import ops
 from tests.unit.exact import raw
 from tests.unit.tiny_models import (
     FAMILIES,
@@ -138,3 +139,25 @@ def test_bfloat16_cache():
     logits = ours.logits(hidden, torch.arange(len(TEXT)))
     difference = (logits - reference_logits(model, TEXT)).abs()
     assert TOLERANCE < difference.max() < 1.0
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda args: args[0].pop(), "scratch: must be 8 tensors"),
+        (lambda args: args[1].pop(), "weights, kv_caches: must hold 13 and 1 tensors a window"),
+        (lambda args: args[1].__setitem__(14, None), "weights: entry 14 is missing"),
+        (lambda args: args[2].pop(), "rows: must be 9 tensors"),
+        (lambda args: args[0].__setitem__(1, torch.empty(3, 5)), "out: shape must be"),
+    ],
+)
+def test_decoder_layers_refuses_what_does_not_fit(change, message, monkeypatch):
+    model = native(oracle("llama2"))
+    caught = []
+    monkeypatch.setattr(ops, "decoder_layers", lambda *args: caught.extend(args))
+    model.forward(tail_rows(TEXT[:3], 0, BLOCKS), new_cache(model))
+    monkeypatch.undo()
+    ops.decoder_layers(*caught)
+    change(caught)
+    with pytest.raises(RuntimeError, match=message):
+        ops.decoder_layers(*caught)
