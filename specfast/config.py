@@ -2,19 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
+from numbers import Integral, Real
+from os import PathLike, fspath
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 GREEDY_TEMPERATURE = 1e-5
+MAX_CHOICES = 16384
+MAX_NODES = 64  # drafts a sequence and step: their ancestors are the bits of an int64
+_MANY = 2**31 - 1  # what the ops can count
 
 
 def _require(ok: bool, message: str) -> None:
     if not ok:
         raise ValueError(message)
+
+
+def is_integer(value: object) -> bool:
+    """An integer of Python or numpy; a bool is none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _check_integer(values: object, name: str, low: int, high: int, why: str = "") -> None:
+    value = getattr(values, name)
+    _require(
+        is_integer(value) and low <= value <= high,
+        f"{name} must be {_range(low, high)}{why}, not {value!r}.",
+    )
+    object.__setattr__(values, name, int(value))
+
+
+def _range(low: int, high: int) -> str:
+    bounds = {_MANY: f"an integer of at least {low}"}
+    return bounds.get(high, f"an integer from {low} to {high}")
+
+
+def _check_number(values: object, name: str, ok: Callable[[float], bool], range: str) -> None:
+    value = getattr(values, name)
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    _require(number and ok(value), f"{name} must {range}, not {value!r}.")
+    object.__setattr__(values, name, float(value))
+
+
+def _check_flags(values: object, *names: str) -> None:
+    for name in names:
+        value = getattr(values, name)
+        _require(isinstance(value, bool), f"{name} must be True or False, not {value!r}.")
+
+
+def _items(value: object, name: str, what: str) -> tuple[Any, ...]:
+    """A collection as a tuple, None as an empty one."""
+    ok = value is None or (isinstance(value, Collection) and not isinstance(value, str | bytes))
+    _require(ok, f"{name} must be a list of {what}, not {value!r}.")
+    return tuple(value or ())  # type: ignore[arg-type]
 
 
 def from_mapping(
@@ -28,6 +72,9 @@ def from_mapping(
         _require(
             key in known, f"{what}: unknown key {key!r}; known are {', '.join(sorted(known))}."
         )
+    for f in fields(cls):  # type: ignore[arg-type]
+        required = f.default is MISSING and f.default_factory is MISSING
+        _require(not required or f.name in values, f"{what}: {f.name!r} is missing.")
     return cls(**values)
 
 
@@ -52,7 +99,7 @@ class SpeculativeOverride:
         )
         k = value["num_speculative_tokens"]
         _require(
-            isinstance(k, int) and not isinstance(k, bool) and k >= 0,
+            is_integer(k) and k >= 0,
             f"speculative: num_speculative_tokens must be an integer >= 0, not {k!r}.",
         )
         return cls(enabled=k > 0, num_speculative_tokens=k)
@@ -84,30 +131,31 @@ class SamplingParams:
     label: str | None = None
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.n, int) and self.n >= 1, f"n must be at least 1, not {self.n!r}.")
-        _require(
-            0.0 <= self.temperature < float("inf"),
-            f"temperature must be >= 0, not {self.temperature!r}.",
-        )
-        _require(0.0 < self.top_p <= 1.0, f"top_p must lie in (0, 1], not {self.top_p!r}.")
-        _require(
-            isinstance(self.top_k, int) and -1 <= self.top_k < 2**31,
-            f"top_k must be an integer >= 1, or 0 or -1 for off, not {self.top_k!r}.",
-        )
-        _require(0.0 <= self.min_p <= 1.0, f"min_p must lie in [0, 1], not {self.min_p!r}.")
-        _require(
-            self.seed is None or (isinstance(self.seed, int) and -(2**63) <= self.seed < 2**64),
-            f"seed must be an integer of 64 bits, not {self.seed!r}.",
-        )
-        _require(
-            self.max_tokens is None or (isinstance(self.max_tokens, int) and self.max_tokens >= 1),
-            f"max_tokens must be at least 1, or None (the context limit), not {self.max_tokens!r}.",
-        )
-        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        _require(all(isinstance(s, str) and s for s in stops), "stop must be non-empty strings.")
-        object.__setattr__(self, "stop", stops)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        _check_integer(self, "n", 1, MAX_CHOICES)
+        _check_number(self, "temperature", lambda t: 0 <= t < float("inf"), "be a number >= 0")
+        _check_number(self, "top_p", lambda p: 0 < p <= 1, "lie in (0, 1]")
+        _check_number(self, "min_p", lambda p: 0 <= p <= 1, "lie in [0, 1]")
+        _check_integer(self, "top_k", -1, _MANY, " (0 or -1: off)")
+        if self.seed is not None:
+            _check_integer(self, "seed", -(2**63), 2**64 - 1)
+        if self.max_tokens is not None:
+            _check_integer(self, "max_tokens", 1, _MANY, ", or None (the context limit)")
+        _check_flags(self, "ignore_eos", "skip_special_tokens", "include_stop_str_in_output")
+        self._check_stops()
         SpeculativeOverride.parse(self.speculative)
+
+    def _check_stops(self) -> None:
+        """Both kinds of stop as tuples."""
+        given = (self.stop,) if isinstance(self.stop, str) else self.stop
+        stops = _items(given, "stop", "strings")
+        _require(all(isinstance(s, str) and s for s in stops), "stop must be non-empty strings.")
+        ids = _items(self.stop_token_ids, "stop_token_ids", "token ids")
+        _require(
+            all(is_integer(i) and 0 <= i <= _MANY for i in ids),
+            f"stop_token_ids must be integers >= 0, not {list(ids)!r}.",
+        )
+        object.__setattr__(self, "stop", stops)
+        object.__setattr__(self, "stop_token_ids", tuple(map(int, ids)))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SamplingParams:
@@ -137,20 +185,16 @@ class SpeculativeConfig:
 
     def __post_init__(self) -> None:
         _require(
-            isinstance(self.num_speculative_tokens, int) and 1 <= self.num_speculative_tokens <= 64,
-            f"num_speculative_tokens must lie in 1..64, not {self.num_speculative_tokens!r}.",
+            isinstance(self.method, str) and bool(self.method),
+            f"speculative_config: method must be a name such as 'ngram', not {self.method!r}.",
         )
-        nodes = self.max_tree_nodes
-        _require(
-            nodes is None or self.num_speculative_tokens <= nodes <= 64,
-            "max_tree_nodes must lie between num_speculative_tokens and 64, not "
-            f"{self.max_tree_nodes!r}.",
-        )
-        _require(
-            1 <= self.prompt_lookup_min <= self.prompt_lookup_max,
-            "prompt_lookup_min must be at least 1 and not above prompt_lookup_max, not "
-            f"{self.prompt_lookup_min!r} and {self.prompt_lookup_max!r}.",
-        )
+        _check_integer(self, "num_speculative_tokens", 1, MAX_NODES)
+        if self.max_tree_nodes is not None:
+            why = ", at least num_speculative_tokens"
+            _check_integer(self, "max_tree_nodes", self.num_speculative_tokens, MAX_NODES, why)
+        _check_integer(self, "prompt_lookup_max", 1, _MANY)
+        why = " (prompt_lookup_max)"
+        _check_integer(self, "prompt_lookup_min", 1, self.prompt_lookup_max, why)
         _require(
             self.verification == "match",
             f"verification must be 'match' (the only rule so far), not {self.verification!r}.",
@@ -189,23 +233,25 @@ class EngineConfig:
     speculative_config: SpeculativeConfig | None = field(default=None)
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, PathLike):
+            object.__setattr__(self, "model", fspath(self.model))
+        _require(
+            isinstance(self.model, str) and bool(self.model),
+            f"model must be a folder, hub id, .gguf file or 'demo', as text, not {self.model!r}.",
+        )
         dtypes = ("auto", "bfloat16", "float32")
         _require(self.dtype in dtypes, f"dtype must be one of {dtypes}, not {self.dtype!r}.")
         _require(
             self.kv_cache_dtype in dtypes,
             f"kv_cache_dtype must be one of {dtypes}, not {self.kv_cache_dtype!r}.",
         )
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_memory"):
-            value = getattr(self, name)
-            _require(
-                isinstance(value, int) and value >= 1, f"{name} must be at least 1, not {value!r}."
-            )
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+            _check_integer(self, name, 1, _MANY)
+        _check_integer(self, "kv_cache_memory", 1, 2**62)
         for name in ("max_model_len", "num_blocks"):
-            value = getattr(self, name)
-            _require(
-                value is None or (isinstance(value, int) and value >= 1),
-                f"{name} must be at least 1, not {value!r}.",
-            )
+            if getattr(self, name) is not None:
+                _check_integer(self, name, 1, _MANY)
+        _check_flags(self, "enable_prefix_caching")
         _require(
             self.max_num_batched_tokens >= self.max_num_seqs,
             "max_num_batched_tokens must not be below max_num_seqs: "
@@ -215,6 +261,11 @@ class EngineConfig:
             object.__setattr__(
                 self, "speculative_config", SpeculativeConfig.from_dict(self.speculative_config)
             )
+        _require(
+            isinstance(self.speculative_config, SpeculativeConfig | None),
+            f"speculative_config must be a dict such as {{'method': 'ngram'}}, not "
+            f"{self.speculative_config!r}.",
+        )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EngineConfig:

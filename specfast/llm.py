@@ -37,7 +37,7 @@ class LLM:
         values = {"model": model, "speculative_config": speculative_config, **engine_config}
         self.config = EngineConfig.from_dict(values)
         proposer = make_proposer(self.config.speculative_config)
-        target, self.tokenizer = load(model, self.config.dtype)
+        target, self.tokenizer = load(self.config.model, self.config.dtype)
         self.engine = Engine(target, self.tokenizer, self.config, proposer)
 
     def generate(

@@ -1,0 +1,69 @@
+"""Settings of the wrong type or size: a ValueError that names the setting, never another error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+
+NAN, INF = float("nan"), float("inf")
+WRONG_TYPES = ["x", "", b"x", {"a": 1}, [None], object(), NAN, -INF]
+NO_INTEGERS = [*WRONG_TYPES, True, False, 1.5, 10**30]
+NO_FLAGS = [*WRONG_TYPES, None, 0, 1]
+BASE = {SamplingParams: {}, SpeculativeConfig: {"method": "ngram"}, EngineConfig: {"model": "m"}}
+
+WRONG = {
+    (SamplingParams, "n"): [*NO_INTEGERS, None, 0, -1],
+    (SamplingParams, "temperature"): [*WRONG_TYPES, None, True, -1, INF],
+    (SamplingParams, "top_p"): [*WRONG_TYPES, None, True, 0, 1.1],
+    (SamplingParams, "min_p"): [*WRONG_TYPES, None, True, -0.1, 1.1],
+    (SamplingParams, "top_k"): [*NO_INTEGERS, None, -2],
+    (SamplingParams, "seed"): [*NO_INTEGERS, 2**64, -(2**63) - 1],
+    (SamplingParams, "max_tokens"): [*NO_INTEGERS, 0],
+    (SamplingParams, "stop"): [b"x", 0, 5, False, True, NAN, [""], ["a", 1], [None]],
+    (SamplingParams, "stop_token_ids"): ["1", b"x", 0, 5, True, [-1], [1.5], ["a"], [True]],
+    (SamplingParams, "ignore_eos"): NO_FLAGS,
+    (SamplingParams, "skip_special_tokens"): NO_FLAGS,
+    (SamplingParams, "include_stop_str_in_output"): NO_FLAGS,
+    (SamplingParams, "speculative"): [*WRONG_TYPES, 1, {"num_speculative_tokens": True}],
+    (SpeculativeConfig, "method"): [*WRONG_TYPES[1:], None, 1],
+    (SpeculativeConfig, "num_speculative_tokens"): [*NO_INTEGERS, None, 0, 65],
+    (SpeculativeConfig, "max_tree_nodes"): [*NO_INTEGERS, 4, 65],
+    (SpeculativeConfig, "prompt_lookup_max"): [*NO_INTEGERS, None, 0, 1],
+    (SpeculativeConfig, "prompt_lookup_min"): [*NO_INTEGERS, None, 0, 5],
+    (EngineConfig, "model"): [*WRONG_TYPES[1:], None, 1],
+    (EngineConfig, "max_model_len"): [*NO_INTEGERS, 0],
+    (EngineConfig, "num_blocks"): [*NO_INTEGERS, 0],
+    (EngineConfig, "max_num_seqs"): [*NO_INTEGERS, None, 0],
+    (EngineConfig, "max_num_batched_tokens"): [*NO_INTEGERS, None, 0, 31],
+    (EngineConfig, "block_size"): [*NO_INTEGERS, None, 0],
+    (EngineConfig, "kv_cache_memory"): [*NO_INTEGERS, None, 0],
+    (EngineConfig, "enable_prefix_caching"): NO_FLAGS,
+    (EngineConfig, "speculative_config"): [*WRONG_TYPES, {}, 1, True],
+}
+
+
+@pytest.mark.parametrize("case", WRONG.items(), ids=lambda c: f"{c[0][0].__name__}.{c[0][1]}")
+def test_wrong_values_are_refused_by_name(case):
+    (cls, name), values = case
+    for value in values:
+        with pytest.raises(ValueError) as refusal:
+            cls(**{**BASE[cls], name: value})
+        word = "prompt_lookup_m" if name.startswith("prompt_lookup") else name
+        assert word in str(refusal.value), value
+
+
+def test_numbers_of_numpy_become_pythons():
+    params = SamplingParams(
+        n=np.int64(2), temperature=np.float32(0.5), seed=np.uint64(7), stop_token_ids=[np.int32(3)]
+    )
+    assert params == SamplingParams(n=2, temperature=0.5, seed=7, stop_token_ids=[3])
+    assert all(type(v) is int for v in (params.n, params.seed, *params.stop_token_ids))
+    assert SamplingParams(speculative={"num_speculative_tokens": np.int64(1)}).speculation.enabled
+
+
+def test_a_model_may_be_a_path():
+    assert EngineConfig(Path("a/b")).model == "a/b"
