@@ -31,9 +31,6 @@ class Budget:
 
     def select(self, batch: Batch, proposal: Proposal) -> Proposal:
         """Keeps everything: a fixed k has nothing to trim."""
-        assert (proposal.lengths.numpy() <= batch.draft_limits[:, 1]).all(), (
-            "a proposer ignored its limits"
-        )
         return proposal
 
     def observe(self, batch: Batch, proposal: Proposal, result: object) -> None:

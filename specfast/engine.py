@@ -96,11 +96,14 @@ class Engine:
             forward = self.runner.forward(batch, proposal)
             result = self.verifier.verify(batch, proposal, forward)
             outputs = self.scheduler.commit(batch, proposal, result)
-            if self.proposer:
-                self.proposer.observe(batch, proposal, forward, result)
-            self.budget.observe(batch, proposal, result)
-        self.metrics.observe(outputs)
-        self._settle(outputs)
+            try:
+                if self.proposer:
+                    self.proposer.observe(batch, proposal, forward, result)
+                self.budget.observe(batch, proposal, result)
+            finally:  # committed is committed, whatever a proposer raises
+                self.metrics.observe(outputs)
+                self._settle(outputs)
+        self._release(outputs)
         return outputs
 
     def add_request(
@@ -166,7 +169,18 @@ class Engine:
         if self.proposer is None or not batch.draft_limits.any():
             return Proposal.empty(len(batch))
         with self.metrics.timing_proposal():
-            return self.proposer.propose(batch)
+            proposal = self.proposer.propose(batch)
+        self._check_proposal(proposal, batch)
+        return proposal
+
+    def _check_proposal(self, proposal: object, batch: Batch) -> None:
+        name = type(self.proposer).__name__
+        if not isinstance(proposal, Proposal):
+            raise ValueError(f"{name}.propose must return a Proposal, not {proposal!r}.")
+        try:
+            proposal.check(batch.draft_limits, self.vocab_size)
+        except ValueError as error:
+            raise ValueError(f"{name} proposed what can't be verified: {error}") from None
 
     def _settle(self, outputs: list[StepOutput]) -> None:
         """Times what users got, and forgets what finished."""
@@ -177,11 +191,14 @@ class Engine:
             if output.finish is None:
                 continue
             del self._request_of[output.seq.seq_id]
-            if self.proposer:
-                self.proposer.release(output.seq)
             if request.finished:
                 request.metrics.finish_time = now
                 self.requests.pop(request.request_id, None)  # its choices may end together
+
+    def _release(self, outputs: list[StepOutput]) -> None:
+        for output in outputs:
+            if self.proposer and output.finish:
+                self.proposer.release(output.seq)
 
     def _context_limit(self, model: Model, num_blocks: int) -> int:
         """The longest sequence, in tokens, that model, setting and cache all allow."""

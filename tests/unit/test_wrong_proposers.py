@@ -1,0 +1,141 @@
+"""Proposers that misbehave: named, never believed, and no request pays for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from specfast.config import SamplingParams
+from specfast.proposers.base import Needs, Proposal
+from tests.unit.test_engine import GREEDY, make_engine, run, target_stream, tokens
+
+PROMPTS = [[3, 1, 4], [5, 6, 7, 8, 9, 3]]
+PARAMS = SamplingParams(max_tokens=8, ignore_eos=True, **GREEDY)
+
+
+class Misbehaving:
+    """Does what it is told, until it is mended."""
+
+    needs = Needs()
+
+    def __init__(self, propose=None, observe=None, release=None):
+        self.told = {"propose": propose, "observe": observe, "release": release}
+
+    def mend(self):
+        self.told = dict.fromkeys(self.told)
+
+    def propose(self, batch):
+        act = self.told["propose"] or Proposal.empty
+        return act(len(batch))
+
+    def observe(self, batch, proposal, forward, result):
+        if act := self.told["observe"]:
+            act()
+
+    def release(self, seq):
+        if act := self.told["release"]:
+            act()
+
+    def reset(self):
+        pass
+
+
+def trees(tokens, parents, length=None):
+    """The same tree for every sequence."""
+
+    def propose(batch_size):
+        def rows(x, dtype=torch.int32):
+            return torch.tensor([x] * batch_size, dtype=dtype)
+
+        count = len(tokens) if length is None else length
+        confidence = torch.ones(batch_size, len(tokens))
+        return Proposal(rows(tokens), rows(parents), rows(count), confidence)
+
+    return propose
+
+
+def but(**changes):
+    return lambda batch_size: replace(trees([1, 2], [-1, 0])(batch_size), **changes)
+
+
+def chain(length):
+    return trees([1 + i % 39 for i in range(length)], list(range(-1, length - 1)))
+
+
+def boom(*_):
+    raise RuntimeError("boom")
+
+
+GARBAGE = {
+    "past the vocabulary": (trees([1, 40], [-1, 0]), "vocabulary"),
+    "negative": (trees([1, -5], [-1, 0]), "vocabulary"),
+    "forward parent": (trees([1, 2], [1, -1]), "parents"),
+    "own parent": (trees([1, 2], [-1, 1]), "parents"),
+    "parent of nobody": (trees([1, 2], [-7, 0]), "parents"),
+    "parent past the end": (trees([1, 2], [-1, 9]), "parents"),
+    "negative length": (trees([1, 2], [-1, 0], -1), "lengths"),
+    "length past the nodes": (trees([1, 2], [-1, 0], 3), "lengths"),
+    "too many": (trees([1] * 40, [-1] * 40), "lengths"),
+    "more than 64": (trees([1] * 65, [-1] * 65), "64 nodes"),
+    "too deep": (chain(5), "depth"),
+    "dtype": (but(tokens=torch.ones(2, 2)), "tokens must be"),
+    "wrong batch": (lambda n: trees([1], [-1])(n + 1), "tokens must be"),
+    "empty batch": (lambda n: Proposal.empty(0), "tokens must be"),
+    "narrow parents": (but(parents=-torch.ones(2, 1, dtype=torch.int32)), "parents must be"),
+    "wide confidence": (but(confidence=torch.ones(2, 7)), "confidence must be"),
+    "strided": (but(tokens=torch.ones(2, 2, dtype=torch.int32).t()[:, ::2]), "must be"),
+    "nothing": (lambda n: None, "must return a Proposal"),
+}
+
+
+def failing_run(proposer, error, match):
+    """Steps until it raises, mends the proposer, goes on; -> the outputs."""
+    engine = make_engine(proposer, k=4)
+    requests = [engine.add_request(p, PARAMS) for p in PROMPTS]
+    with pytest.raises(error, match=match):
+        while engine.has_unfinished:
+            engine.step()
+            engine.check_integrity()
+    engine.check_integrity()
+    proposer.mend()
+    run(engine, [], PARAMS)
+    return [r.output() for r in requests]
+
+
+def check(outputs):
+    assert all(o.finished and o.metrics.finish_time for o in outputs)
+    streams = [target_stream(p, PARAMS, 8)[len(p) :] for p in PROMPTS]
+    assert tokens(outputs) == [[s] for s in streams]
+
+
+@pytest.mark.parametrize("case", GARBAGE)
+def test_garbage_is_named_before_the_target_sees_it(case):
+    garbage, word = GARBAGE[case]
+    check(failing_run(Misbehaving(propose=garbage), ValueError, f"Misbehaving.*{word}"))
+
+
+@pytest.mark.parametrize("method", ["propose", "observe", "release"])
+def test_an_exception_loses_no_request_and_no_block(method):
+    check(failing_run(Misbehaving(**{method: boom}), RuntimeError, "boom"))
+
+
+@pytest.mark.parametrize("length", range(1, 9))
+def test_an_exception_while_requests_finish_settles_them(length):
+    proposer = Misbehaving(observe=boom)
+    engine = make_engine(proposer, k=4)
+    params = SamplingParams(max_tokens=length, ignore_eos=True, **GREEDY)
+    request = engine.add_request(PROMPTS[0], params)
+    while not request.finished:
+        with pytest.raises(RuntimeError, match="boom"):
+            engine.step()
+    assert not engine.has_unfinished and request.metrics.finish_time
+    assert engine.metrics.stats.num_emitted_tokens == length
+
+
+def test_siblings_that_repeat_are_harmless():
+    engine = make_engine(Misbehaving(propose=trees([7, 7, 7], [-1, -1, -1])), k=4)
+    engine.budget.plan = lambda seqs: np.full((len(seqs), 2), 3, np.int32)
+    check(run(engine, PROMPTS, PARAMS))
