@@ -12,6 +12,7 @@ import torch
 from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
 from specfast.data import CHAT, COPY_HEAVY, Prompt
 from specfast.engine import Engine
+from specfast.kv_cache import fitting
 from specfast.machine import Load, LoadWatch, cpu_name
 from specfast.measure import Arm, Comparison, EngineArm, Interval, Task, compare, prompt_ids
 from specfast.models.decoder import Model
@@ -136,12 +137,14 @@ def run_bench(
 ) -> BenchReport:
     """Loads the model, answers every prompt by every arm, and compares."""
     model, tokenizer = load(settings.config.model, settings.config.dtype)
-    plain = _arm(PLAIN, model, tokenizer, settings, speculate=False)
-    arms: list[Arm] = [plain, _arm(SPECULATIVE, model, tokenizer, settings, speculate=True)]
+    longest = _longest(prompts, tokenizer, settings.params)
+    fitted = replace(settings, config=fitting(settings.config, model, longest))
+    plain = _arm(PLAIN, model, tokenizer, fitted, speculate=False)
+    arms: list[Arm] = [plain, _arm(SPECULATIVE, model, tokenizer, fitted, speculate=True)]
     tasks = conversation_tasks(plain, tokenizer, prompts)
     baselines: dict[str, str] = {}
     if settings.baseline:
-        baselines = _add_baseline(arms, settings, plain.engine, _pilot(tasks))
+        baselines = _add_baseline(arms, fitted, plain.engine, _pilot(tasks))
     on_start(2 * settings.cycles * len(arms) * len(tasks))
     watch = LoadWatch()
     comparison = compare(arms, tasks, cycles=settings.cycles, on_sample=on_sample)
@@ -149,6 +152,14 @@ def run_bench(
     return BenchReport(
         settings, comparison, step_cost, watch.stop(), torch.get_num_threads(), baselines
     )
+
+
+def _longest(prompts: Seqs[Prompt], tokenizer: Tokenizer, params: SamplingParams) -> int:
+    """A bound on the tokens of one request: all turns, and as many answers of full length."""
+    assert params.max_tokens is not None
+    users = [[{"role": "user", "content": t} for t in p.turns] for p in prompts]
+    lengths = [len(prompt_ids(tokenizer, u)) + len(u) * params.max_tokens for u in users]
+    return max(lengths)
 
 
 def conversation_tasks(

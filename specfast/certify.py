@@ -152,7 +152,8 @@ class Certifier:
         """How close the target's decision was where the answers part."""
         prompt, at = failure["prompt"], failure["position"]
         answer = self._expected[params][prompt].token_ids
-        return top_two_margin(self.model, [*self.prompts[prompt], *answer[:at]], params)
+        prefix = [*self.prompts[prompt], *answer[:at]]
+        return top_two_margin(self.model, prefix, params, self.config.kv_cache_dtype)
 
 
 def _difference(prompt: int, want: Answer, got: Answer) -> dict[str, Any]:

@@ -60,12 +60,7 @@ class Engine:
         self.config = config
         self.tokenizer = tokenizer
         self.vocab_size = model.config.vocab_size
-        shape = KVShape(
-            model.config.num_layers,
-            model.config.num_kv_heads,
-            model.config.head_dim,
-            model.kv_dtype(config.kv_cache_dtype),
-        )
+        shape = KVShape.of(model, config.kv_cache_dtype)
         num_blocks = config.num_blocks or max(
             1, config.kv_cache_memory // (shape.bytes_per_token * config.block_size)
         )

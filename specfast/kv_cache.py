@@ -7,14 +7,20 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specfast import ops
+from specfast.config import EngineConfig
+from specfast.proposers.base import MAX_NODES
 from specfast.sequence import Sequence
+
+if TYPE_CHECKING:
+    from specfast.models.decoder import Model
 
 
 @dataclass(frozen=True)
@@ -26,9 +32,22 @@ class KVShape:
     head_dim: int
     dtype: torch.dtype
 
+    @classmethod
+    def of(cls, model: Model, dtype: str) -> KVShape:
+        """What a model's cache holds; dtype as in EngineConfig.kv_cache_dtype."""
+        c = model.config
+        return cls(c.num_layers, c.num_kv_heads, c.head_dim, model.kv_dtype(dtype))
+
     @property
     def bytes_per_token(self) -> int:
         return self.num_layers * 2 * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+
+def fitting(config: EngineConfig, model: Model, num_tokens: int) -> EngineConfig:
+    """config with no more cache than num_tokens need, and the drafts after them."""
+    per_token = KVShape.of(model, config.kv_cache_dtype).bytes_per_token
+    needed = per_token * (num_tokens + MAX_NODES + config.block_size)
+    return replace(config, kv_cache_memory=min(config.kv_cache_memory, needed))
 
 
 class KVCache:

@@ -16,13 +16,16 @@ BLOCK_SIZE = 16
 
 
 @torch.inference_mode()
-def top_two_margin(model: Model, token_ids: list[int], params: SamplingParams) -> float:
+def top_two_margin(
+    model: Model, token_ids: list[int], params: SamplingParams, kv_dtype: str
+) -> float:
     """Score of the best less that of the second best token after token_ids, computed plainly.
 
     Scores are logits, and at temperature > 0 logits / T plus the position's noise, before filters.
     """
     n = len(token_ids)
-    hidden = model.forward(_rows(token_ids), _cache(model, n).data)
+    cache = KVCache(KVShape.of(model, kv_dtype), -(-n // BLOCK_SIZE), BLOCK_SIZE)
+    hidden = model.forward(_rows(token_ids), cache.data)
     logits = model.logits(hidden, torch.tensor([n - 1]))
     ids, scores = torch.empty(1, 2, dtype=torch.int32), torch.empty(1, 2)
     ops.rank_candidates(
@@ -34,12 +37,6 @@ def top_two_margin(model: Model, token_ids: list[int], params: SamplingParams) -
         scores,
     )
     return float(scores[0, 0] - scores[0, 1])
-
-
-def _cache(model: Model, num_tokens: int) -> KVCache:
-    c = model.config
-    shape = KVShape(c.num_layers, c.num_kv_heads, c.head_dim, model.kv_dtype("auto"))
-    return KVCache(shape, -(-num_tokens // BLOCK_SIZE), BLOCK_SIZE)
 
 
 def _rows(token_ids: list[int]) -> Rows:

@@ -13,13 +13,14 @@ import torch
 from specfast import ops
 from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
 from specfast.engine import Engine
+from specfast.kv_cache import fitting
 from specfast.measure import Interval, bootstrap
 from specfast.models.decoder import Model
 from specfast.proposers.base import Needs, Proposal
 from specfast.sequence import Batch, Sequence
 from specfast.tokenizer import Tokenizer
 
-WARM_UP_STEPS = 4
+WARM_UP_ROUNDS = 4
 READ_CHUNK = 1024  # int32s
 
 
@@ -63,6 +64,37 @@ class FixedDrafts:
         """Keeps nothing."""
 
 
+class Decoding:
+    """An engine that decodes one sequence with num_rows rows a step, over and over."""
+
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer, config: EngineConfig, num_rows: int, context: int
+    ) -> None:
+        self.num_rows = num_rows
+        self.prompt = [1 + i % (model.config.vocab_size - 1) for i in range(context)]
+        drafts = num_rows - 1
+        speculation = SpeculativeConfig("ngram", num_speculative_tokens=drafts) if drafts else None
+        config = replace(fitting(config, model, 3 * context), speculative_config=speculation)
+        proposer = FixedDrafts(self.prompt[:drafts]) if drafts else None
+        self.engine = Engine(model, tokenizer, config, proposer)
+        self._start()
+
+    def step(self) -> None:
+        self.engine.step()
+
+    def prepare(self) -> None:
+        """Starts anew where the context is about to end."""
+        if self.request.seqs[0].num_remaining_tokens <= self.num_rows:
+            self.engine.cancel(self.request.request_id)
+            self._start()
+
+    def _start(self) -> None:
+        params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+        self.request = self.engine.add_request(self.prompt, params)
+        while not self.request.seqs[0].output_token_ids:
+            self.engine.step()
+
+
 def measure_step_cost(
     model: Model,
     tokenizer: Tokenizer,
@@ -70,22 +102,21 @@ def measure_step_cost(
     *,
     num_rows: int = 5,
     context: int = 256,
-    num_steps: int = 60,
+    num_rounds: int = 60,
 ) -> StepCost:
     """Steps of one row, of num_rows rows, and plain reads of as many bytes, in turn."""
-    prompt = [1 + i % (model.config.vocab_size - 1) for i in range(context)]
-    single, several = (_engine(model, tokenizer, config, n, prompt) for n in (1, num_rows))
+    context = min(context, model.config.max_position_embeddings // 3)
+    single, several = (Decoding(model, tokenizer, config, n, context) for n in (1, num_rows))
     weight_bytes = model.weights.arena.nbytes
     read = _reader(weight_bytes)
-    rounds = [single, several, read, read, several, single]
-    seconds: dict[Callable[[], object], list[float]] = {single: [], several: [], read: []}
-    for step in range(num_steps + WARM_UP_STEPS):
-        for run in rounds:
-            start = time.perf_counter()
-            run()
-            if step >= WARM_UP_STEPS:
-                seconds[run].append(time.perf_counter() - start)
-    one, more, reading = (np.array(seconds[run]) for run in (single, several, read))
+    seconds: tuple[list[float], ...] = ([], [], [])
+    runs = (single.step, several.step, read)
+    for _ in range(num_rounds + WARM_UP_ROUNDS):
+        single.prepare()
+        several.prepare()
+        for kind in (0, 1, 2, 2, 1, 0):
+            seconds[kind].append(_seconds(runs[kind]))
+    one, more, reading = (np.array(s[2 * WARM_UP_ROUNDS :]) for s in seconds)
     bandwidth = weight_bytes / float(np.median(reading))
     return StepCost(
         num_rows=num_rows,
@@ -98,18 +129,10 @@ def measure_step_cost(
     )
 
 
-def _engine(
-    model: Model, tokenizer: Tokenizer, config: EngineConfig, num_rows: int, prompt: list[int]
-) -> Callable[[], object]:
-    """The step of an engine that decodes the prompt's continuation with num_rows rows a step."""
-    drafts = num_rows - 1
-    speculation = SpeculativeConfig("ngram", num_speculative_tokens=drafts) if drafts else None
-    config = replace(config, speculative_config=speculation)
-    engine = Engine(model, tokenizer, config, FixedDrafts(prompt[:drafts]) if drafts else None)
-    engine.add_request(prompt, SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True))
-    while not engine.metrics.stats.num_emitted_tokens:
-        engine.step()
-    return engine.step
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def _reader(num_bytes: int) -> Callable[[], object]:

@@ -5,6 +5,7 @@ import torch
 
 from specfast import LLM, SamplingParams
 from specfast.data.workload import load_workload
+from specfast.peers import transformers_model
 
 NUM_PROMPTS, NEW_TOKENS = 20, 40
 MARGIN = 1e-3  # a top-2 margin below this may fall either way in another order of sums
@@ -59,3 +60,9 @@ def test_twenty_greedy_prompts(reference, llm):
         margin = top2_margin(reference, output.prompt_token_ids + theirs[:at])
         assert margin < MARGIN, f"diverged at {at} with a top-2 margin of {margin}"
     assert diverged < NUM_PROMPTS // 4, "too many near ties to be near ties"
+
+
+def test_the_benchmarks_baseline_has_the_weights_that_transformers_reads(reference, demo_path):
+    theirs, ours = reference.state_dict(), transformers_model(demo_path, torch.float32).state_dict()
+    assert theirs.keys() == ours.keys()
+    assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
