@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import platform
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 class Extension:
     """The compiled ops. error: why they don't load, and then the rest is None or False."""
 
-    path: Path | None = None
+    path: str | None = None
     compiler: str | None = None
     tier: str | None = None
     best_tier: str | None = None
@@ -34,10 +35,10 @@ class Extension:
             from specfast import ops
         except ImportError as error:
             return cls(error=str(error))
-        path = Path(ops._C.__file__)
+        path = Path(inspect.getfile(ops._C))
         has_cuda = torch._C._dispatch_has_kernel_for_dispatch_key("specfast::linear", "CUDA")
         return cls(
-            path,
+            str(path),
             ops._C.compiler,
             ops.simd_tier(),
             ops.best_simd_tier(),
@@ -50,15 +51,16 @@ class Extension:
 class Demo:
     """The demo model's file; None: not fetched yet. error: what is wrong with it."""
 
-    path: Path | None = None
+    path: str | None = None
     error: str | None = None
 
     @classmethod
     def look(cls) -> Demo:
         try:
-            return cls(demo.here())
+            path = demo.here()
         except ValueError as error:
             return cls(error=str(error))
+        return cls(str(path) if path else None)
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def render(info: Info) -> str:
         "threads": f"{info.threads} on {info.cores} cores",
         "huge pages": info.huge_pages or "unknown",
         "CUDA": _cuda_text(info),
-        "demo model": str(info.demo.path or "not here; it is fetched when it is first used"),
+        "demo model": info.demo.path or "not here; it is fetched when it is first used",
     }
     lines = [f"{name:<13}{value}" for name, value in facts.items()]
     lines += ["", *(f"! {m}" for m in info.mismatches)] if info.mismatches else ["", "All fits."]

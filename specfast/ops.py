@@ -11,17 +11,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-try:
-    from specfast import _C  # importing it registers the ops
-except ImportError as error:
-    raise ImportError(
-        "specfast's compiled ops don't load. They need torch >= 2.10 and are built by "
-        f"`pip install --no-build-isolation -e .` in the source folder. ({error})"
-    ) from error
+from specfast import extension
 
 PANEL = 32
 ROW_NON_FINITE_KV, ROW_NAN, ROW_NO_SUPPORT = 1, 2, 4
 
+_OUT_VARIANTS = (
+    "linear", "rms_norm", "silu_mul", "rope_kv_append", "kv_append", "kv_compact",
+    "tree_attention", "decoder_layers", "sample_rows", "rank_candidates", "accept_path",
+)  # fmt: skip
+
+_C = extension.load(_OUT_VARIANTS)
 _ops = torch.ops.specfast
 
 
@@ -258,13 +258,6 @@ def stream_read(data: Tensor, sums: Tensor) -> None:
     _ops.stream_read(data, sums)
 
 
-def _register_fakes() -> None:
-    """Out-variants return nothing, so under a fake tensor mode there is nothing to compute."""
-    for name in (
-        "linear", "rms_norm", "silu_mul", "rope_kv_append", "kv_append", "kv_compact",
-        "tree_attention", "decoder_layers", "sample_rows", "rank_candidates", "accept_path",
-    ):  # fmt: skip
-        torch.library.register_fake(f"specfast::{name}", lambda *args, **kwargs: None)
-
-
-_register_fakes()
+# Out-variants return nothing, so under a fake tensor mode there is nothing to compute.
+for _name in _OUT_VARIANTS:
+    torch.library.register_fake(f"specfast::{_name}", lambda *args, **kwargs: None)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from specfast import extension
+
 ROOT = Path(__file__).parents[1]
 TRANSIENT = {"__pycache__", "build", "dist"}
 
@@ -90,7 +92,12 @@ def test_the_sdist_has_what_a_build_and_its_tests_need(tmp_path):
 
 
 def test_a_package_without_its_extension_says_how_to_build_it():
-    done = python("-c", "import sys; sys.modules['specfast._C'] = None; import specfast.ops")
+    done = python("-c", "import sys; sys.modules['specfast._C'] = None; import specfast")
     assert done.returncode == 1
     assert "ImportError: specfast's compiled ops don't load" in done.stderr
     assert "pip install --no-build-isolation" in done.stderr
+
+
+def test_an_extension_older_than_the_package_says_so():
+    with pytest.raises(ImportError, match="older than the package: not_built_yet not found"):
+        extension.load(["linear", "not_built_yet"])

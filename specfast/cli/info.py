@@ -19,8 +19,7 @@ def info(
 
     found = collect()
     if as_json:
-        extension = {**asdict(found.extension), "path": str(found.extension.path)}
-        write_json({**asdict(found), "extension": extension, "mismatches": found.mismatches})
+        write_json({**asdict(found), "mismatches": found.mismatches})
     else:
         write(render(found) + "\n")
     if found.mismatches:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import json
 import os
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -31,11 +32,15 @@ def test_collect_looks_at_this_machine():
     found = info.collect()
     assert found.specfast == specfast.__version__
     assert found.torch == torch.__version__
-    assert found.extension.path is not None and found.extension.path.exists()
+    assert found.extension.path and os.path.exists(found.extension.path)
     assert found.extension.compiler
     assert found.extension.tier == ops.simd_tier()
     assert found.extension.error is None
     assert found.threads == torch.get_num_threads()
+
+
+def test_what_is_found_is_plain_data():
+    json.dumps(asdict(info.collect()), allow_nan=False)
 
 
 def test_what_fits_gives_no_mismatch():

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = [
     line.split()
     for line in """
-    config ops reference reference_attention _C _host
+    config extension ops reference reference_attention _C _host
     tokenizer detokenizer chat_template sequence metrics outputs proposers.base
     kv_cache sampler structured budget models
     verifier proposers
