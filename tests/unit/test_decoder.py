@@ -157,7 +157,7 @@ def test_decoder_layers_refuses_what_does_not_fit(change, message, monkeypatch):
     monkeypatch.setattr(ops, "decoder_layers", lambda *args: caught.extend(args))
     model.forward(tail_rows(TEXT[:3], 0, BLOCKS), new_cache(model))
     monkeypatch.undo()
-    ops.decoder_layers(*caught)
+    torch.library.opcheck(torch.ops.specfast.decoder_layers.default, tuple(caught))
     change(caught)
     with pytest.raises(RuntimeError, match=message):
         ops.decoder_layers(*caught)
