@@ -7,6 +7,7 @@ import logging
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -90,9 +91,19 @@ def _from_hub(name: str) -> Path:
 
 
 def _load_folder(folder: Path, dtype: str) -> tuple[Model, Tokenizer]:
-    config = ModelConfig.from_hf(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    config = ModelConfig.from_hf(_read_config(folder / "config.json"))
     model = _build(config, FolderCheckpoint(folder), dtype)
     return model, Tokenizer.from_folder(folder)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); fetch or save it again.") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} is not a JSON object; fetch or save it again.")
+    return values
 
 
 def _load_gguf(path: Path, dtype: str) -> tuple[Model, Tokenizer]:

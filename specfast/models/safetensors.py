@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -20,7 +20,7 @@ class FolderCheckpoint:
     def __init__(self, folder: Path) -> None:
         self._file_of: dict[str, Any] = {}
         for path in weight_files(folder):
-            file = safe_open(path, framework="pt")
+            file = _open(path)
             self._file_of |= dict.fromkeys(file.keys(), file)
         self.shapes: dict[str, tuple[int, ...]] = {}
         dtypes: Counter[torch.dtype] = Counter()
@@ -37,6 +37,15 @@ class FolderCheckpoint:
 
     def tensor(self, name: str) -> Tensor:
         return self._file_of[name].get_tensor(name)
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is no whole safetensors file ({error}); fetch or save it again."
+        ) from error
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -100,6 +100,14 @@ def test_leftovers_of_old_checkpoints_pass(tmp_path):
     assert raw(logits(load(str(folder))[0])) == raw(plain)
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_broken_files_are_named(folder, name):
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=rf"{name} is .*fetch or save it again"):
+        load(str(folder))
+
+
 def test_folder_without_weights(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match="save_pretrained"):
