@@ -51,7 +51,8 @@ class LLM:
 
         ValueError before anything runs, if one of them could never be served.
         """
-        batch: list[Prompt] = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
+        one = _is_one_prompt(prompts)
+        batch: list[Prompt] = [prompts] if one else list(prompts)  # type: ignore[list-item, arg-type]
         params = _broadcast(sampling_params, len(batch))
         tokens = [self._tokens_of(p) for p in batch]
         return self._run(batch, tokens, params, use_tqdm)
@@ -75,7 +76,7 @@ class LLM:
         """Yields the request's output so far after every step that added to it; cancelled if
         abandoned.
         """
-        params = sampling_params or SamplingParams()
+        (params,) = _broadcast(sampling_params, 1)
         text = prompt if isinstance(prompt, str) else None
         request = self.engine.add_request(self._tokens_of(prompt), params, prompt=text)
         try:
@@ -90,7 +91,11 @@ class LLM:
         return self.engine.metrics.stats
 
     def _tokens_of(self, prompt: Prompt) -> list[int]:
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        if isinstance(prompt, Mapping):
+            raise ValueError("A prompt is a text or a list of token ids here, not a dict.")
+        return list(prompt)
 
     def _run(
         self,
@@ -130,7 +135,7 @@ class LLM:
 
 
 def _is_one_prompt(prompts: object) -> bool:
-    return isinstance(prompts, str) or (
+    return isinstance(prompts, (str, Mapping)) or (
         isinstance(prompts, Seqs) and len(prompts) > 0 and isinstance(prompts[0], int)
     )
 
@@ -144,6 +149,8 @@ def _broadcast(
 ) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * n
+    if isinstance(params, Mapping):
+        raise ValueError("sampling_params is a dict: give SamplingParams.from_dict of it.")
     if len(params) != n:
         raise ValueError(f"{n} prompts need one SamplingParams or {n}, not {len(params)}.")
     return list(params)
