@@ -50,7 +50,12 @@ def certify(
     from specfast.proposers.registry import proposer_class
 
     check_folder_of(json)
-    counts = {"num-prompts": num_prompts, "max-tokens": max_tokens, "num-settings": num_settings}
+    counts = {
+        "num-prompts": num_prompts,
+        "max-tokens": max_tokens,
+        "max-prompt-tokens": max_prompt_tokens,
+        "num-settings": num_settings,
+    }
     for name, count in counts.items():
         if count is not None and count < 1:
             raise ValueError(f"--{name} must be at least 1, not {count}.")

@@ -40,6 +40,8 @@ PrefixCaching = Annotated[
 def check_folder_of(*paths: Path | None) -> None:
     """ValueError, before any work, for a file that could not be written after it."""
     for path in paths:
+        if path and path.is_dir():
+            raise ValueError(f"{path} is a folder; give a file to write into.")
         if path and not path.absolute().parent.is_dir():
             raise ValueError(f"There is no folder {path.parent} to write {path.name} into.")
 

@@ -124,7 +124,9 @@ def test_no_arguments_show_the_help(run):
         ("bench toy --categories poems", "no category 'poems'"),
         ("bench toy --dataset nowhere.jsonl", "no file nowhere.jsonl"),
         ("bench toy --json nowhere/r.json", "no folder nowhere"),
+        ("bench toy --json .", ". is a folder; give a file"),
         ("certify toy --num-prompts 0", "--num-prompts must be at least 1"),
+        ("certify toy --max-prompt-tokens 0", "--max-prompt-tokens must be at least 1"),
         ("certify toy --spec-method magic", "no method 'magic'"),
     ],
 )
