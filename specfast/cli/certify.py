@@ -111,6 +111,8 @@ def _report(result: SettingResult) -> None:
     )
     events = ", ".join(f"{name} {count}" for name, count in result.events.items())
     verdict = "FAILED" if result.failures else "same bytes"
+    unseen = [f["message"] for f in result.failures if f["kind"] == "unseen event"]
+    events = "; ".join([events, *unseen])
     write(f"{verdict}: {result.identical}/{result.checked} ({described}; {events})\n")
 
 
@@ -126,7 +128,10 @@ def _conclude(certificate: Certificate, tokenizer: Tokenizer) -> None:
 
 def _described(failure: dict[str, Any], tokenizer: Tokenizer) -> str:
     if failure["kind"] != "difference":
-        return f"First failure: {failure['message']} (setting {failure['setting']})."
+        advice = ""
+        if failure["kind"] == "unseen event":
+            advice = " Give more or longer prompts, or a larger --max-tokens, so that it happens."
+        return f"First failure: {failure['message']} (setting {failure['setting']}).{advice}"
     expected, got = (tokenizer.decode(failure[side]) for side in ("expected", "got"))
     return (
         f"First difference: prompt {failure['prompt']}, token {failure['position']}: plain "

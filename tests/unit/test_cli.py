@@ -220,6 +220,18 @@ def test_certify_passes_on_a_sound_engine(run, toy, tmp_path):
     assert code == (1 if result["failures"] else 0)
 
 
+def test_certify_says_what_it_never_saw_and_what_to_do(run, toy):
+    code, out, _ = run(
+        *("certify", "toy", "--num-prompts", 1, "--max-prompt-tokens", 8, "--max-tokens", 2),
+        *("--num-settings", 1),
+    )
+    setting, total, failure = out.splitlines()
+    assert code == 1
+    assert setting.startswith("FAILED: 1/1") and "and never saw it" in setting
+    assert total == "1 of 1 answers are the same bytes."
+    assert "Give more or longer prompts" in failure
+
+
 def test_certify_fails_with_the_first_difference(run, toy, monkeypatch):
     from specfast.scheduler import Scheduler
 
