@@ -96,7 +96,7 @@ def _print_ratios(console: Console, report: BenchReport) -> None:
     console.print(
         f"A step of one row takes {1e3 * cost.single_row_seconds:.2f} ms: it reads the weights at "
         f"{cost.bandwidth_share:.2f} of our streaming read's {cost.read_bandwidth / 1e9:.1f} GB/s "
-        f"({report.num_threads} threads).",
+        f"(threads: {report.num_threads}).",
         soft_wrap=True,
     )
 
@@ -109,7 +109,9 @@ def _print_verdict(console: Console, report: BenchReport) -> None:
     else:
         console.print("Outputs are the same bytes with speculation on and off.", soft_wrap=True)
     method = report.settings.speculation.method
-    if speedup.low > 1:
+    if math.isnan(speedup.low):
+        verdict = "These prompts are too few for a verdict."
+    elif speedup.low > 1:
         verdict = f"{method} makes decoding {speedup.value:.2f}x as fast on these prompts."
     elif speedup.high < 1:
         verdict = f"{method} slows decoding to {speedup.value:.2f}x on these prompts."

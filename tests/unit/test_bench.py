@@ -133,6 +133,7 @@ def test_command_writes_tables_json_and_picture(capsys, tmp_path, monkeypatch):
     out, err = capsys.readouterr()
     assert code == 0, err
     assert "Outputs are the same bytes with speculation on and off." in out
+    assert "These prompts are too few for a verdict." in out
     assert {"rag", "mine", "copy_heavy"} == set(
         json.loads(report.read_text())["ratios"]["spec_vs_plain_by_category"]
     )
