@@ -9,8 +9,8 @@ void check_rows(const AcceptPathParams& p, int64_t num_rows) {
   for (int64_t b = 0; b < p.B; b++) {
     STD_TORCH_CHECK(p.lengths[b] >= 0 && p.lengths[b] <= p.N, "lengths[", b,
                     "] must be in [0, N = ", p.N, "], got ", p.lengths[b]);
-    STD_TORCH_CHECK(p.row_base[b] < 0 || p.row_base[b] + p.lengths[b] < num_rows, "row_base[", b,
-                    "] = ", p.row_base[b], " and lengths[", b, "] = ", p.lengths[b],
+    STD_TORCH_CHECK(p.row_base[b] < 0 || (int64_t)p.row_base[b] + p.lengths[b] < num_rows,
+                    "row_base[", b, "] = ", p.row_base[b], " and lengths[", b, "] = ", p.lengths[b],
                     " reach past the ", num_rows, " rows of tokens");
   }
 }

@@ -142,3 +142,9 @@ def test_a_refused_tensor_is_named(message):
     right = arguments([5, 6, 7], [0, 0, 0], [0], [[5, 6]], [[-1, 0]], [2])
     with pytest.raises(RuntimeError, match=message):
         ops.accept_path(**{**right, **WRONG[message]})
+
+
+def test_the_largest_row_base_is_refused_too():
+    right = arguments([5, 6, 7], [0, 0, 0], [0], [[5, 6]], [[-1, 0]], [2])
+    with pytest.raises(RuntimeError, match="reach past"):
+        ops.accept_path(**{**right, "row_base": torch.tensor([2**31 - 1], dtype=torch.int32)})
