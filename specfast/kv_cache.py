@@ -54,10 +54,15 @@ class KVCache:
     """data: [layers, 2, blocks, block_size, Hkv, D], zeroed, so that no slot ever holds a NaN."""
 
     def __init__(self, shape: KVShape, num_blocks: int, block_size: int) -> None:
-        self.data = torch.zeros(
-            (shape.num_layers, 2, num_blocks, block_size, shape.num_kv_heads, shape.head_dim),
-            dtype=shape.dtype,
-        )
+        size = (shape.num_layers, 2, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
+        try:
+            self.data = torch.zeros(size, dtype=shape.dtype)
+        except RuntimeError as error:  # the allocator's, with no word on which setting was wrong
+            num_bytes = shape.bytes_per_token * num_blocks * block_size
+            raise ValueError(
+                f"A KV cache of {num_bytes:,} bytes does not fit into memory; lower "
+                "kv_cache_memory or num_blocks."
+            ) from error
 
     def compact(
         self, block_tables: Tensor, node_base: Tensor, path: Tensor, num_kept: Tensor

@@ -1,12 +1,13 @@
 """BlockManager under every order of events that a scheduler can produce."""
 
 import pytest
+import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from specfast.config import SamplingParams
-from specfast.kv_cache import BlockManager, block_tables_of
+from specfast.kv_cache import BlockManager, KVCache, KVShape, block_tables_of
 from specfast.sequence import Sequence, StopRule
 from tests.unit.toy_model import ToyDetokenizer
 
@@ -190,3 +191,8 @@ def test_block_tables_are_padded_with_an_existing_block():
     a, b = make_sequence([1]), make_sequence([1], 1)
     a.block_table, b.block_table = [3, 1], [2]
     assert block_tables_of([a, b]).tolist() == [[3, 1], [2, 0]]
+
+
+def test_a_cache_that_no_memory_holds_is_refused():
+    with pytest.raises(ValueError, match="kv_cache_memory"):
+        KVCache(KVShape(32, 8, 128, torch.float32), 2**31 - 1, 2**20)
