@@ -9,7 +9,7 @@ from collections.abc import Sequence as Seqs
 from dataclasses import dataclass
 
 from specfast.budget import Budget
-from specfast.config import EngineConfig, SamplingParams
+from specfast.config import EngineConfig, SamplingParams, is_integer
 from specfast.kv_cache import BlockManager, KVCache, KVShape
 from specfast.metrics import RequestMetrics, SpecMetrics
 from specfast.models.decoder import Model
@@ -220,6 +220,8 @@ class Engine:
                 f"The prompt has {len(ids)} tokens; with room for one more the limit is "
                 f"{self.max_model_len} (max_model_len). Shorten it."
             )
+        if wrong := [t for t in ids if not is_integer(t)]:
+            raise ValueError(f"A prompt is text or a list of token ids; {wrong[0]!r} is no id.")
         if bad := [t for t in ids if not 0 <= t < self.vocab_size]:
             raise ValueError(f"Token id {bad[0]} is outside the vocabulary of {self.vocab_size}.")
         k = params.speculation.num_speculative_tokens

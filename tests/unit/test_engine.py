@@ -364,3 +364,11 @@ def test_metrics_agree_with_each_other():
     assert np.isclose(
         s.tokens_per_iteration, s.num_emitted_tokens / (s.num_drafts + s.num_plain_steps)
     )
+
+
+@pytest.mark.parametrize("wrong", ["1", 1.5, None, True, [1]], ids=repr)
+def test_what_is_no_token_id_is_refused(wrong):
+    engine = make_engine()
+    with pytest.raises(ValueError, match="is no id"):
+        engine.add_request([3, wrong], SamplingParams(max_tokens=2, **GREEDY))
+    assert not engine.has_unfinished
