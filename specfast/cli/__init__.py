@@ -13,6 +13,8 @@ from specfast.cli import bench, certify, chat, generate, info
 from specfast.cli.console import fail, log_to_stderr, write
 from specfast.cli.options import grouped
 
+STDOUT = 1
+
 # typer's own click or the installed one, by its version.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 
@@ -60,8 +62,11 @@ def run(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BrokenPipeError:  # the reader, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
         return 1
+    except OSError as error:
+        fail(str(error))
+        return 2
     return code if isinstance(code, int) else 0
 
 

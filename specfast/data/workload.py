@@ -43,7 +43,10 @@ def load_workload(path: str | PathLike[str] | None = None) -> list[Prompt]:
     file = Path(path)
     if not file.is_file():
         raise ValueError(f"There is no file {file}; give a JSON lines file of prompts.")
-    return _parse(file.read_text("utf-8"), str(file))
+    try:
+        return _parse(file.read_text("utf-8"), str(file))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 ({error.reason} at byte {error.start}).") from None
 
 
 def select_prompts(

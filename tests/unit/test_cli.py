@@ -252,6 +252,24 @@ def test_certify_fails_with_the_first_difference(run, toy, monkeypatch):
     assert "two best tokens are" in out
 
 
+def test_a_file_that_cannot_be_read_is_a_sentence(run, toy, tmp_path):
+    code, _, err = run("bench", "toy", "--dataset", tmp_path)
+    assert code == 2 and err.count("\n") == 1
+    (tmp_path / "latin1.jsonl").write_bytes(b'{"prompt": "caf\xe9"}\n')
+    code, _, err = run("bench", "toy", "--dataset", tmp_path / "latin1.jsonl")
+    assert code == 2 and "latin1.jsonl" in err and "UTF-8" in err
+
+
+def test_a_closed_pipe_ends_quietly(run, toy, monkeypatch):
+    def closed(text, style=None):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("specfast.cli.generate.write", closed)
+    monkeypatch.setattr("os.dup2", lambda *descriptors: None)
+    code, out, err = run("generate", *TOY, "a", "--max-tokens", 4)
+    assert (code, out, err) == (1, "", "")
+
+
 def test_threads_are_set(run, toy):
     before = torch.get_num_threads()
     run("generate", *TOY, "a", "--max-tokens", 1, "--threads", 2)
