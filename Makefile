@@ -40,7 +40,7 @@ $(EXTENSION): $(ENVIRONMENT) CMakeLists.txt setup.py pyproject.toml $(wildcard c
 lint: $(ENVIRONMENT)
 	$(BIN)/ruff check -q .
 	$(BIN)/ruff format -q --check .
-	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	@$(BIN)/clang-format --dry-run -Werror $(CPP)
 
 types: $(ENVIRONMENT)
 	$(BIN)/mypy --no-error-summary
@@ -51,7 +51,7 @@ cpp-test: $(ENVIRONMENT)
 format: $(ENVIRONMENT)
 	$(BIN)/ruff check -q --fix .
 	$(BIN)/ruff format -q .
-	$(BIN)/clang-format -i $(CPP)
+	@$(BIN)/clang-format -i $(CPP)
 
 # The sdist, and a wheel built from that sdist.
 wheel: $(ENVIRONMENT)
