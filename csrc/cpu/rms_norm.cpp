@@ -4,7 +4,7 @@
 namespace specfast::cpu::SPECFAST_TIER {
 
 void rms_norm(const RmsNormParams& p, ParallelFor parallel_for) {
-  parallel_for(p.M, 4, [&](int64_t first, int64_t last) {
+  parallel_for(p.M, 32, [&](int64_t first, int64_t last) {
     FloatEnv env;
     for (int64_t row = first; row < last; row++) {
       const float* x = p.x + row * p.x_stride;

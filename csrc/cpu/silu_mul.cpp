@@ -5,7 +5,7 @@
 namespace specfast::cpu::SPECFAST_TIER {
 
 void silu_mul(const SiluMulParams& p, ParallelFor parallel_for) {
-  parallel_for(p.M, 4, [&](int64_t first, int64_t last) {
+  parallel_for(p.M, 8, [&](int64_t first, int64_t last) {
     FloatEnv env;
     for (int64_t row = first; row < last; row++) {
       const float* gate = p.gate_up + row * 2 * p.F;

@@ -7,7 +7,7 @@ namespace {
 // Packed rows that share a staged tile.
 constexpr int kChunkRows = 96;
 // Row-tiles below which another thread costs more than it brings.
-constexpr int64_t kGrain = 48;
+constexpr int64_t kGrain = 16;
 
 // Tokens of one sequence over one kv head: each tile is staged once for all rows that see it.
 template <class Element>

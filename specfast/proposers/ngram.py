@@ -6,18 +6,22 @@ from typing import TYPE_CHECKING, ClassVar
 
 from specfast._host import NgramIndex
 from specfast.config import SpeculativeConfig
-from specfast.proposers.base import Needs, Proposal
+from specfast.proposers.base import MAX_NODES, Needs, Proposal
 
 if TYPE_CHECKING:
     from specfast.sequence import Batch, Sequence
+
+# A row more costs a step about a 25th, and a step brings two tokens: below this it doesn't pay.
+MIN_SURVIVAL = 0.08
 
 
 class NgramProposer:
     """Drafts a chain from the sequence's own prompt and output.
 
     The longest suffix of prompt_lookup_max .. prompt_lookup_min tokens that occurred before counts,
-    and of its occurrences the last. The index holds committed tokens alone, so that nothing has to
-    be undone when drafts are rejected.
+    and of its occurrences the last. A short match drafts less: a draft that would seldom be reached
+    costs more than it brings. The index holds committed tokens alone, so that nothing has to be
+    undone when drafts are rejected.
     """
 
     needs: ClassVar[Needs] = Needs()
@@ -26,6 +30,7 @@ class NgramProposer:
         if config.max_tree_nodes is not None:
             raise ValueError("max_tree_nodes would do nothing: ngram drafts chains. Leave it out.")
         self._min_n, self._max_n = config.prompt_lookup_min, config.prompt_lookup_max
+        self._depth_of = [worthwhile_depth(n) for n in range(self._max_n + 1)]
         self._indices: dict[int, NgramIndex] = {}
 
     def propose(self, batch: Batch) -> Proposal:
@@ -49,7 +54,8 @@ class NgramProposer:
     def _draft(self, seq: Sequence, k: int) -> tuple[list[int], int]:
         if k == 0:
             return [], 0
-        return self._synced(seq).draft(k)
+        tokens, num_matched = self._synced(seq).draft(k)
+        return tokens[: self._depth_of[num_matched]], num_matched
 
     def _synced(self, seq: Sequence) -> NgramIndex:
         """The sequence's index, brought to its committed tokens; only new ones are copied."""
@@ -61,6 +67,16 @@ class NgramProposer:
         if len(index) < len(seq.token_ids):
             index.append(seq.token_ids[len(index) :])
         return index
+
+
+def worthwhile_depth(num_matched: int) -> int:
+    """Drafts behind a match until one is reached less often than MIN_SURVIVAL."""
+    reached = 1.0
+    for depth in range(MAX_NODES):
+        reached *= survival(num_matched + depth)
+        if reached < MIN_SURVIVAL:
+            return depth
+    return MAX_NODES
 
 
 def survival(num_matched: int) -> float:
