@@ -1,5 +1,18 @@
 from collections.abc import Sequence
 
+import numpy as np
+
+def lay_out_rows(
+    tail_tokens: np.ndarray,
+    starts: np.ndarray,
+    num_tokens: np.ndarray,
+    decides: np.ndarray,
+    lengths: np.ndarray,
+    tokens: np.ndarray,
+    parents: np.ndarray,
+    block_tables: np.ndarray,
+    block_size: int,
+) -> tuple[np.ndarray, ...]: ...
 def philox(seed: int, counter: Sequence[int]) -> list[int]: ...
 
 class NgramIndex:

@@ -41,16 +41,20 @@ class Sampler:
         row_seq = forward.row_seq
 
         def per_row(values: list, dtype: type) -> Tensor:
-            return torch.from_numpy(np.array(values, dtype)[row_seq])
+            return torch.from_numpy(np.array(values, dtype).take(row_seq, axis=-1))
 
+        temperature, top_p, min_p = per_row(
+            [[p.temperature for p in params], [p.top_p for p in params], [p.min_p for p in params]],
+            np.float32,
+        )
         num_rows = len(row_seq)
         tokens, status = torch.zeros(2, num_rows, dtype=torch.int32)
         ops.sample_rows(
             forward.logits,
-            per_row([p.temperature for p in params], np.float32),
+            temperature,
             per_row([p.top_k for p in params], np.int32),
-            per_row([p.top_p for p in params], np.float32),
-            per_row([p.min_p for p in params], np.float32),
+            top_p,
+            min_p,
             per_row([s.seed for s in batch.seqs], np.uint64).view(torch.int64),
             forward.decided_positions,
             tokens,

@@ -1,4 +1,5 @@
 // specfast._host: host data structures that Python drives.
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -8,6 +9,7 @@
 
 #include "core/philox.h"
 #include "host/ngram.h"
+#include "host/row_layout.h"
 
 namespace py = pybind11;
 
@@ -41,10 +43,41 @@ void bind_philox(py::module_& m) {
       py::arg("seed"), py::arg("counter"));
 }
 
+template <class T>
+using Array = py::array_t<T, py::array::c_style>;
+
+// A numpy array that owns the vector's memory.
+template <class T>
+py::array_t<T> to_array(std::vector<T>& values) {
+  auto* owned = new std::vector<T>(std::move(values));
+  py::capsule free(owned, [](void* p) { delete static_cast<std::vector<T>*>(p); });
+  return py::array_t<T>(owned->size(), owned->data(), free);
+}
+
+void bind_row_layout(py::module_& m) {
+  using specfast::RowLayout;
+  m.def(
+      "lay_out_rows",
+      [](Array<int32_t> tail_tokens, Array<int32_t> starts, Array<int32_t> num_tokens,
+         Array<bool> decides, Array<int32_t> lengths, Array<int32_t> tokens, Array<int32_t> parents,
+         Array<int32_t> block_tables, int64_t block_size) {
+        RowLayout rows({tail_tokens.data(), starts.data(), num_tokens.data(), decides.data(),
+                        lengths.data(), tokens.data(), parents.data(), block_tables.data(),
+                        starts.shape(0), tokens.shape(1), block_tables.shape(1), block_size});
+        return py::make_tuple(
+            to_array(rows.token_ids), to_array(rows.positions), to_array(rows.slots),
+            to_array(rows.node_bits), to_array(rows.qo_indptr), to_array(rows.row_base),
+            to_array(rows.logit_rows), to_array(rows.row_seq), to_array(rows.decided_positions));
+      },
+      "The rows of a batch: token_ids, positions, slots, node_bits, qo_indptr, row_base, "
+      "logit_rows, row_seq, decided_positions.");
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_host, m) {
   m.doc() = "Host data structures of specfast.";
   bind_ngram(m);
   bind_philox(m);
+  bind_row_layout(m);
 }
