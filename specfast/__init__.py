@@ -1,8 +1,12 @@
 """Lossless speculative decoding for LLMs: the same bytes, sooner."""
 
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
-from specfast.llm import LLM
-from specfast.outputs import CompletionOutput, RequestOutput
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+    from specfast.llm import LLM
+    from specfast.outputs import CompletionOutput, RequestOutput
 
 __version__ = "0.1.0"
 
@@ -14,3 +18,19 @@ __all__ = [
     "SamplingParams",
     "SpeculativeConfig",
 ]
+
+_HOME = {
+    "LLM": "specfast.llm",
+    "CompletionOutput": "specfast.outputs",
+    "EngineConfig": "specfast.config",
+    "RequestOutput": "specfast.outputs",
+    "SamplingParams": "specfast.config",
+    "SpeculativeConfig": "specfast.config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports on first use: the command line starts at once, and info runs without the ops."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'specfast' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

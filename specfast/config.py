@@ -177,10 +177,10 @@ class SpeculativeConfig:
     """Who drafts and how far. num_speculative_tokens counts drafts, not the root (as vLLM does)."""
 
     method: str
-    num_speculative_tokens: int = 5
+    num_speculative_tokens: int = 8
     max_tree_nodes: int | None = None
     prompt_lookup_max: int = 4
-    prompt_lookup_min: int = 2
+    prompt_lookup_min: int = 1
     verification: str = "match"
 
     def __post_init__(self) -> None:
