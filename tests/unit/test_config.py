@@ -32,7 +32,7 @@ WRONG = {
     (SpeculativeConfig, "method"): [*WRONG_TYPES[1:], None, 1],
     (SpeculativeConfig, "num_speculative_tokens"): [*NO_INTEGERS, None, 0, 65],
     (SpeculativeConfig, "max_tree_nodes"): [*NO_INTEGERS, 4, 65],
-    (SpeculativeConfig, "prompt_lookup_max"): [*NO_INTEGERS, None, 0, 1],
+    (SpeculativeConfig, "prompt_lookup_max"): [*NO_INTEGERS, None, 0],
     (SpeculativeConfig, "prompt_lookup_min"): [*NO_INTEGERS, None, 0, 5],
     (EngineConfig, "model"): [*WRONG_TYPES[1:], None, 1],
     (EngineConfig, "max_model_len"): [*NO_INTEGERS, 0],
