@@ -36,6 +36,7 @@ inline Plan make_plan(const TreeAttentionParams& p) {
       if (end > plan.end_split) plan.end_split = end;
       plan.cost += num_tiles(span) * p.H;
     }
+  if (plan.cost == 0) return plan;
   plan.splits = plan.end_split - plan.first_split;
   int64_t floats = p.M * p.H * plan.splits * state_stride(p.cache.head_dim);
   if (plan.splits > 1 && floats <= kPartialFloats) {

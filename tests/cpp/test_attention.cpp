@@ -114,6 +114,14 @@ TEST(attention_does_not_read_what_no_row_sees) {
       [&](ParallelFor pool) { return attend(cache, DType::f32, rows, 1, 38, 0, pool); })));
 }
 
+TEST(padding_gives_zero) {
+  Cache cache(1, 16, 1, 16);
+  Rows rows{{-1, -1, -1}, {0, 0, 0}, 0};
+  auto out =
+      same_bytes([&](ParallelFor pool) { return attend(cache, DType::f32, rows, 2, 0, 0, pool); });
+  CHECK(std::all_of(out.begin(), out.end(), [](float x) { return x == 0; }));
+}
+
 TEST(paths_and_their_nodes) {
   uint64_t bits = 1ull << 63 | 1ull << 40 | 7;
   CHECK_EQ(specfast::path_length(bits), 5);
