@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from specfast.budget import Budget
 from specfast.config import EngineConfig, SamplingParams, is_integer
-from specfast.kv_cache import BlockManager, KVCache, KVShape
+from specfast.kv_cache import BlockManager, KVCache, KVShape, blocks_within
 from specfast.metrics import RequestMetrics, SpecMetrics
 from specfast.models.decoder import Model
 from specfast.models.runner import ModelRunner
@@ -61,9 +61,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.vocab_size = model.config.vocab_size
         shape = KVShape.of(model, config.kv_cache_dtype)
-        num_blocks = config.num_blocks or max(
-            1, config.kv_cache_memory // (shape.bytes_per_token * config.block_size)
-        )
+        num_blocks = config.num_blocks or blocks_within(config.kv_cache_memory, shape, config)
         cache = KVCache(shape, num_blocks, config.block_size)
         blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
         self.max_model_len = self._context_limit(model, num_blocks)
@@ -112,6 +110,7 @@ class Engine:
         """Admits a request. ValueError, and nothing else changed, if it could never be served."""
         ids = list(prompt_token_ids)
         self.check_admissible(ids, params)
+        ids = [int(t) for t in ids]
         seqs = self._sequences(ids, params)
         request_id = request_id or f"req-{seqs[0].seq_id}"
         if request_id in self.requests:
@@ -138,8 +137,12 @@ class Engine:
         self.scheduler.blocks.reset_prefix_cache()
 
     def check_integrity(self) -> None:
-        """Asserts the invariants of the block pool."""
-        self.scheduler.blocks.check_integrity(self.scheduler.unfinished)
+        """Asserts the invariants of the block pool; between steps."""
+        blocks, seqs = self.scheduler.blocks, self.scheduler.unfinished
+        blocks.check_integrity(seqs)
+        for seq in seqs:
+            needed = blocks.num_blocks_for(seq.num_computed_tokens)
+            assert len(seq.block_table) == needed, "a step kept blocks that hold nothing"
 
     def _sequences(self, ids: list[int], params: SamplingParams) -> tuple[Sequence, ...]:
         """One a choice, each with its own seed."""
@@ -209,10 +212,18 @@ class Engine:
                 f"max_model_len={asked} needs more than the {num_blocks} KV blocks of "
                 f"{self.config.block_size} tokens; raise kv_cache_memory or num_blocks."
             )
+        if asked is None and capacity < trained:
+            logger.warning(
+                "The KV cache limits the context to %d tokens; the model's is %d. Raise "
+                "kv_cache_memory or num_blocks, or set max_model_len.",
+                *(capacity, trained),
+            )
         return min(asked or trained, capacity)
 
     def check_admissible(self, ids: list[int], params: SamplingParams) -> None:
         """ValueError with what to do, if a request could never be served."""
+        if not isinstance(params, SamplingParams):
+            raise ValueError(f"A request takes SamplingParams, not {params!r}.")
         if not ids:
             raise ValueError("The prompt is empty; give at least one token.")
         if len(ids) >= self.max_model_len:

@@ -43,6 +43,17 @@ class KVShape:
         return self.num_layers * 2 * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
 
+def blocks_within(num_bytes: int, shape: KVShape, config: EngineConfig) -> int:
+    """The blocks that this much memory holds. ValueError if it holds none."""
+    block_bytes = shape.bytes_per_token * config.block_size
+    if num_bytes < block_bytes:
+        raise ValueError(
+            f"kv_cache_memory={num_bytes} holds no block: {config.block_size} tokens of this model "
+            f"take {block_bytes} bytes."
+        )
+    return num_bytes // block_bytes
+
+
 def fitting(config: EngineConfig, model: Model, num_tokens: int) -> EngineConfig:
     """config with no more cache than num_tokens need, and the drafts after them."""
     per_token = KVShape.of(model, config.kv_cache_dtype).bytes_per_token

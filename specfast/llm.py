@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig, is_integer
 from specfast.engine import Engine, Request
 from specfast.metrics import SpecStats
 from specfast.models.loader import load
@@ -136,7 +136,7 @@ class LLM:
 
 def _is_one_prompt(prompts: object) -> bool:
     return isinstance(prompts, (str, Mapping)) or (
-        isinstance(prompts, Seqs) and len(prompts) > 0 and isinstance(prompts[0], int)
+        isinstance(prompts, Seqs) and len(prompts) > 0 and is_integer(prompts[0])
     )
 
 

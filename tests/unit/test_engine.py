@@ -11,6 +11,7 @@ from specfast import ops
 from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
 from specfast.engine import Engine
 from specfast.proposers.ngram import NgramProposer
+from specfast.sampler import fork_seed, resolve_seed
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 from tests.unit.toy_proposers import TreeProposer
 
@@ -326,6 +327,51 @@ def test_inadmissible_requests_are_refused_and_change_nothing(prompt, params, wo
     while engine.has_unfinished:
         engine.step()
     assert good.output().outputs[0].finish_reason == "length"
+
+
+def test_blocks_of_a_request_that_failed_are_no_prefix_for_others():
+    model = PoisonedModel(kv=True)
+    engine = make_engine(model=model)
+    params = SamplingParams(max_tokens=3, ignore_eos=True, **GREEDY)
+    run(engine, [[1, 2, 3, 4, 5, 6, 7, 8, 13, 9]], params)
+    hits = engine.scheduler.stats.num_prefix_hit_tokens
+    run(engine, [[1, 2, 3, 4, 5, 6, 7, 8, 9, 9]], params)
+    assert engine.scheduler.stats.num_prefix_hit_tokens == hits
+
+
+def test_nothing_is_drafted_that_could_not_be_emitted():
+    prompt = [3, 1, 4]
+    params = SamplingParams(max_tokens=6, ignore_eos=True, **GREEDY)
+    stream = target_stream(prompt, params, 6)
+    engine = make_engine(TreeProposer({tuple(prompt): stream}, wrong=0), k=8)
+    run(engine, [prompt], params)
+    stats = engine.metrics.stats  # six tokens in one step: five drafts and the bonus
+    assert (stats.num_draft_tokens, stats.num_accepted_tokens) == (5, 5)
+
+
+def test_seeds_are_64_bits_with_a_sign_and_forks_use_them_all():
+    def noise(seed, choice=0):
+        return fork_seed(resolve_seed(SamplingParams(seed=seed)), choice)
+
+    assert noise(-1) == 2**64 - 1 != noise(1)
+    forks = {noise(s, c) for s in (0, 1, 2**32, 2**63, -1) for c in range(1, 20)}
+    assert len(forks) == 5 * 19
+    assert len({f >> 32 for f in forks}) > 90 and len({f % 2**32 for f in forks}) > 90
+
+
+def test_numpy_ids_are_one_prompt():
+    ids = np.array([3, 1, 4])
+    params = SamplingParams(max_tokens=4, ignore_eos=True, **GREEDY)
+    outputs = run(make_engine(), [ids, [3, 1, 4]], params)
+    assert outputs[0].outputs[0].token_ids == outputs[1].outputs[0].token_ids
+    assert all(type(t) is int for t in outputs[0].prompt_token_ids)
+    with pytest.raises(ValueError, match="SamplingParams"):
+        make_engine().add_request([1], {"n": 1})
+
+
+def test_a_cache_that_holds_no_block_is_refused():
+    with pytest.raises(ValueError, match="kv_cache_memory=3 holds no block"):
+        make_engine(num_blocks=None, kv_cache_memory=3)
 
 
 def test_the_context_limit_ends_with_length_and_drafts_stay_within():
