@@ -55,10 +55,16 @@ def blocks_within(num_bytes: int, shape: KVShape, config: EngineConfig) -> int:
 
 
 def fitting(config: EngineConfig, model: Model, num_tokens: int) -> EngineConfig:
-    """config with no more cache than num_tokens need, and the drafts after them."""
-    per_token = KVShape.of(model, config.kv_cache_dtype).bytes_per_token
-    needed = per_token * (num_tokens + MAX_NODES + config.block_size)
-    return replace(config, kv_cache_memory=min(config.kv_cache_memory, needed))
+    """config for sequences of num_tokens, with no more cache than they and their drafts need."""
+    shape = KVShape.of(model, config.kv_cache_dtype)
+    needed = -(-(num_tokens + MAX_NODES) // config.block_size)
+    available = config.num_blocks or blocks_within(config.kv_cache_memory, shape, config)
+    trained = model.config.max_position_embeddings
+    return replace(
+        config,
+        num_blocks=min(needed, available),
+        max_model_len=min(config.max_model_len or trained, num_tokens),
+    )
 
 
 class KVCache:
