@@ -33,13 +33,16 @@ def run(engine: Engine, prompts, params):
     if isinstance(params, SamplingParams):
         params = [params] * len(prompts)
     requests = [engine.add_request(p, s) for p, s in zip(prompts, params)]
+    blocks = engine.scheduler.blocks
     for _ in range(3000):
         if not engine.has_unfinished:
             break
         engine.step()
         engine.check_integrity()
+        for seq in engine.scheduler.unfinished:
+            needed = blocks.num_blocks_for(seq.num_computed_tokens)
+            assert len(seq.block_table) == needed, "a step kept blocks that hold nothing"
     assert not engine.has_unfinished, "no progress"
-    blocks = engine.scheduler.blocks
     assert blocks.num_free_blocks == blocks.num_blocks
     return [r.output() for r in requests]
 
