@@ -55,11 +55,15 @@ def blocks_within(num_bytes: int, shape: KVShape, config: EngineConfig) -> int:
 
 
 def fitting(config: EngineConfig, model: Model, num_tokens: int) -> EngineConfig:
-    """config for sequences of num_tokens, with no more cache than they and their drafts need."""
+    """config with no more cache than sequences of num_tokens and their drafts need.
+
+    A num_blocks that was asked for stays.
+    """
+    if config.num_blocks is not None:
+        return config
     shape = KVShape.of(model, config.kv_cache_dtype)
     needed = -(-(num_tokens + MAX_NODES) // config.block_size) + 1
-    available = config.num_blocks or blocks_within(config.kv_cache_memory, shape, config)
-    num_blocks = min(needed, available)
+    num_blocks = min(needed, blocks_within(config.kv_cache_memory, shape, config))
     limit = config.max_model_len or model.config.max_position_embeddings
     max_model_len = min(limit, num_blocks * config.block_size)
     return replace(config, num_blocks=num_blocks, max_model_len=max_model_len)
