@@ -208,10 +208,10 @@ class Engine:
                 f"max_model_len={asked} needs more than the {num_blocks} KV blocks of "
                 f"{self.config.block_size} tokens; raise kv_cache_memory or num_blocks."
             )
-        if asked is None and capacity < trained:
+        if asked is None and self.config.num_blocks is None and capacity < trained:
             logger.warning(
                 "The KV cache limits the context to %d tokens; the model's is %d. Raise "
-                "kv_cache_memory or num_blocks, or set max_model_len.",
+                "kv_cache_memory, or set max_model_len.",
                 *(capacity, trained),
             )
         return min(asked or trained, capacity)
