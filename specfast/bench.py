@@ -14,10 +14,20 @@ from specfast.data import CHAT, COPY_HEAVY, Prompt
 from specfast.engine import Engine
 from specfast.kv_cache import fitting
 from specfast.machine import Load, LoadWatch, cpu_name
-from specfast.measure import Arm, Comparison, EngineArm, Interval, Task, compare, prompt_ids
+from specfast.measure import (
+    Arm,
+    Comparison,
+    EngineArm,
+    Interval,
+    Task,
+    compare,
+    in_groups,
+    prompt_ids,
+)
 from specfast.models.decoder import Model
 from specfast.models.loader import load
 from specfast.proposers.registry import make_proposer
+from specfast.proposers.target import Target
 from specfast.step_cost import StepCost, measure_step_cost
 from specfast.tokenizer import Tokenizer
 
@@ -28,7 +38,9 @@ GROUPS = {"copy_heavy": COPY_HEAVY, "chat": CHAT}
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What is compared; config.speculative_config is the speculative arm's."""
+    """What is compared; config.speculative_config is the speculative arm's, config.max_num_seqs
+    the number of prompts answered at once.
+    """
 
     config: EngineConfig
     params: SamplingParams
@@ -145,10 +157,13 @@ def run_bench(
     baselines: dict[str, str] = {}
     if settings.baseline:
         baselines = _add_baseline(arms, fitted, plain.engine, _pilot(tasks))
-    on_start(2 * settings.cycles * len(arms) * len(tasks))
+    batch_size = settings.config.max_num_seqs
+    on_start(2 * settings.cycles * len(arms) * len(in_groups(tasks, batch_size)))
     watch = LoadWatch()
-    comparison = compare(arms, tasks, cycles=settings.cycles, on_sample=on_sample)
-    step_cost = measure_step_cost(model, tokenizer, settings.config)
+    comparison = compare(
+        arms, tasks, cycles=settings.cycles, batch_size=batch_size, on_sample=on_sample
+    )
+    step_cost = measure_step_cost(model, tokenizer, replace(settings.config, max_num_seqs=1))
     return BenchReport(
         settings, comparison, step_cost, watch.stop(), torch.get_num_threads(), baselines
     )
@@ -193,7 +208,8 @@ def _arm(
 ) -> EngineArm:
     speculation = settings.speculation if speculate else None
     config = replace(settings.config, speculative_config=speculation)
-    engine = Engine(model, tokenizer, config, make_proposer(speculation))
+    proposer = make_proposer(Target(model, tokenizer, config))
+    engine = Engine(model, tokenizer, config, proposer)
     return EngineArm(name, engine, settings.params)
 
 

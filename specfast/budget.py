@@ -17,6 +17,7 @@ class Budget:
     def __init__(self, config: SpeculativeConfig | None) -> None:
         self.depth = config.num_speculative_tokens if config else 0
         self.nodes = min(config.max_tree_nodes or self.depth, MAX_NODES) if config else 0
+        self._switched_off: set[int] = set()  # ids of sequences whose drafter failed
 
     def plan(self, seqs: Seqs[Sequence]) -> np.ndarray:
         """-> [B, 2] int32: depth and nodes. Never deeper than a sequence may still emit, less the
@@ -29,6 +30,14 @@ class Budget:
                 limits[row] = depth, max(self.nodes * depth // self.depth, depth)
         return limits
 
+    def switch_off(self, seq: Sequence) -> None:
+        """Plans no drafts for this sequence any more."""
+        self._switched_off.add(seq.seq_id)
+
+    def release(self, seq: Sequence) -> None:
+        """Forgets a finished sequence."""
+        self._switched_off.discard(seq.seq_id)
+
     def select(self, batch: Batch, proposal: Proposal) -> Proposal:
         """Keeps everything: a fixed k has nothing to trim."""
         return proposal
@@ -38,7 +47,7 @@ class Budget:
 
     def _requested_depth(self, seq: Sequence) -> int:
         override = seq.params.speculation
-        if not override.enabled:
+        if not override.enabled or seq.seq_id in self._switched_off:
             return 0
         k = override.num_speculative_tokens
         return self.depth if k is None else min(k, self.depth)

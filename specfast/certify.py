@@ -16,12 +16,13 @@ from typing import Any
 import torch
 
 from specfast.certify_settings import Setting
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig, SamplingParams
 from specfast.engine import Engine
 from specfast.margin import top_two_margin
 from specfast.models.decoder import Model
 from specfast.proposers.base import Proposer
 from specfast.proposers.registry import make_proposer
+from specfast.proposers.target import Target
 from specfast.tokenizer import Tokenizer
 
 STALLED = 200  # steps without a token: nothing will come any more
@@ -74,7 +75,7 @@ class Certifier:
         config: EngineConfig,
         prompts: Seqs[list[int]],
         max_tokens: int,
-        make: Callable[[SpeculativeConfig], Proposer | None] = make_proposer,
+        make: Callable[[Target], Proposer | None] = make_proposer,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.config = config
@@ -123,17 +124,17 @@ class Certifier:
         return self._expected[params]
 
     def _engine(self, setting: Setting) -> Engine:
-        speculation = setting.speculation(self.config.speculative_config.method)  # type: ignore[union-attr]
         config = replace(
             self.config,
-            speculative_config=speculation,
+            speculative_config=setting.speculation,
             max_num_seqs=setting.batch_size,
             max_num_batched_tokens=setting.chunk_size,
             block_size=setting.block_size,
             num_blocks=self._num_blocks(setting),
             enable_prefix_caching=setting.prefix_caching,
         )
-        return Engine(self.model, self.tokenizer, config, self.make(speculation))
+        proposer = self.make(Target(self.model, self.tokenizer, config))
+        return Engine(self.model, self.tokenizer, config, proposer)
 
     @property
     def _longest(self) -> int:

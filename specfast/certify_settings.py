@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seqs
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +13,15 @@ MAX_SETTINGS = 12
 GREEDY = SamplingParams(temperature=0.0)
 SAMPLED = SamplingParams(temperature=1.0, top_p=0.95, top_k=50, min_p=0.01, seed=11)
 
+# The ways of each method that differ in what they draft; a method not named here has one.
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "ngram": [
+        {"prompt_lookup_min": 2, "prompt_lookup_max": 4},
+        {"prompt_lookup_min": 1, "prompt_lookup_max": 3},
+    ],
+}
+
 FACTORS: dict[str, list[Any]] = {
-    "lookup": [(2, 4), (1, 3)],
     "num_speculative_tokens": [1, 4, 8],
     "batch_size": [1, 3, 8],
     "chunk_size": [24, 512],
@@ -29,7 +37,7 @@ FACTORS: dict[str, list[Any]] = {
 class Setting:
     """One way to run an engine; the fields are the factors that are crossed, and `ignore_eos`."""
 
-    lookup: tuple[int, int]
+    drafter: SpeculativeConfig
     num_speculative_tokens: int
     batch_size: int
     chunk_size: int
@@ -40,10 +48,9 @@ class Setting:
     threads: int
     ignore_eos: bool = True
 
-    def speculation(self, method: str) -> SpeculativeConfig:
-        low, high = self.lookup
-        k = self.num_speculative_tokens
-        return SpeculativeConfig(method, k, prompt_lookup_min=low, prompt_lookup_max=high)
+    @property
+    def speculation(self) -> SpeculativeConfig:
+        return replace(self.drafter, num_speculative_tokens=self.num_speculative_tokens)
 
     def params(self, max_tokens: int) -> SamplingParams:
         law = SAMPLED if self.sampled else GREEDY
@@ -63,11 +70,20 @@ class Setting:
         return [event for event, is_claimed in claimed.items() if is_claimed]
 
 
-def settings(threads: int) -> list[Setting]:
-    """At most MAX_SETTINGS in which each two levels meet; the first greedy one respects EOS."""
-    factors = {**FACTORS, "threads": sorted({1, threads})}
+def variants(config: SpeculativeConfig) -> list[SpeculativeConfig]:
+    """The ways of drafting to certify for this configuration, its own settings kept."""
+    if config.method_settings.keys() - {"model"}:
+        return [config]
+    return [replace(config, **more) for more in VARIANTS.get(config.method, [{}])]
+
+
+def settings(threads: int, drafters: Seqs[SpeculativeConfig]) -> list[Setting]:
+    """Settings in which each two levels meet; the first greedy one respects EOS.
+
+    One method takes at most MAX_SETTINGS; many take about six for each way of drafting.
+    """
+    factors = {"drafter": list(drafters), **FACTORS, "threads": sorted({1, threads})}
     rows = pairwise(factors, _is_possible)
-    assert len(rows) <= MAX_SETTINGS
     found = [Setting(**row) for row in rows]
     first = next(i for i, s in enumerate(found) if not s.sampled)
     found[first] = replace(found[first], ignore_eos=False)

@@ -2,80 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from numbers import Integral, Real
 from os import PathLike, fspath
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+from specfast.validation import (
+    MANY,
+    check_flags,
+    check_integer,
+    check_number,
+    from_mapping,
+    is_integer,
+    items,
+    refuses_unknown,
+    require,
+)
 
 GREEDY_TEMPERATURE = 1e-5
 MAX_CHOICES = 16384
 MAX_NODES = 64  # drafts a sequence and step: their ancestors are the bits of an int64
-_MANY = 2**31 - 1  # what the ops can count
-
-
-def _require(ok: bool, message: str) -> None:
-    if not ok:
-        raise ValueError(message)
-
-
-def is_integer(value: object) -> bool:
-    """An integer of Python or numpy; a bool is none."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _check_integer(values: object, name: str, low: int, high: int, why: str = "") -> None:
-    value = getattr(values, name)
-    _require(
-        is_integer(value) and low <= value <= high,
-        f"{name} must be {_range(low, high)}{why}, not {value!r}.",
-    )
-    object.__setattr__(values, name, int(value))
-
-
-def _range(low: int, high: int) -> str:
-    bounds = {_MANY: f"an integer of at least {low}"}
-    return bounds.get(high, f"an integer from {low} to {high}")
-
-
-def _check_number(values: object, name: str, ok: Callable[[float], bool], range: str) -> None:
-    value = getattr(values, name)
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    _require(number and ok(value), f"{name} must {range}, not {value!r}.")
-    object.__setattr__(values, name, float(value))
-
-
-def _check_flags(values: object, *names: str) -> None:
-    for name in names:
-        value = getattr(values, name)
-        _require(isinstance(value, bool), f"{name} must be True or False, not {value!r}.")
-
-
-def _items(value: object, name: str, what: str) -> tuple[Any, ...]:
-    """A collection as a tuple, None as an empty one."""
-    ok = value is None or (isinstance(value, Collection) and not isinstance(value, str | bytes))
-    _require(ok, f"{name} must be a list of {what}, not {value!r}.")
-    return tuple(value or ())  # type: ignore[arg-type]
-
-
-def from_mapping(
-    cls: type[T], values: Mapping[str, Any], what: str, renamed: Mapping[str, str]
-) -> T:
-    """cls(**values); an unknown key is refused with the known ones, a renamed one with ours."""
-    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-    for key in values:
-        if key in renamed:
-            raise ValueError(f"{what}: {key!r} is {renamed[key]!r} here.")
-        _require(
-            key in known, f"{what}: unknown key {key!r}; known are {', '.join(sorted(known))}."
-        )
-    for f in fields(cls):  # type: ignore[arg-type]
-        required = f.default is MISSING and f.default_factory is MISSING
-        _require(not required or f.name in values, f"{what}: {f.name!r} is missing.")
-    return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -93,18 +40,19 @@ class SpeculativeOverride:
             return cls(enabled=value is not False)
         if isinstance(value, SpeculativeOverride):
             return value
-        _require(
+        require(
             isinstance(value, Mapping) and set(value) == {"num_speculative_tokens"},
             "speculative: give False, True, or {'num_speculative_tokens': n}.",
         )
         k = value["num_speculative_tokens"]
-        _require(
+        require(
             is_integer(k) and k >= 0,
             f"speculative: num_speculative_tokens must be an integer >= 0, not {k!r}.",
         )
         return cls(enabled=k > 0, num_speculative_tokens=k)
 
 
+@refuses_unknown
 @dataclass(frozen=True)
 class SamplingParams:
     """How one request is decoded; names and defaults as in vLLM.
@@ -131,27 +79,27 @@ class SamplingParams:
     label: str | None = None
 
     def __post_init__(self) -> None:
-        _check_integer(self, "n", 1, MAX_CHOICES)
-        _check_number(self, "temperature", lambda t: 0 <= t < float("inf"), "be a number >= 0")
-        _check_number(self, "top_p", lambda p: 0 < p <= 1, "lie in (0, 1]")
-        _check_number(self, "min_p", lambda p: 0 <= p <= 1, "lie in [0, 1]")
-        _check_integer(self, "top_k", -1, _MANY, " (0 or -1: off)")
+        check_integer(self, "n", 1, MAX_CHOICES)
+        check_number(self, "temperature", lambda t: 0 <= t < float("inf"), "be a number >= 0")
+        check_number(self, "top_p", lambda p: 0 < p <= 1, "lie in (0, 1]")
+        check_number(self, "min_p", lambda p: 0 <= p <= 1, "lie in [0, 1]")
+        check_integer(self, "top_k", -1, MANY, " (0 or -1: off)")
         if self.seed is not None:
-            _check_integer(self, "seed", -(2**63), 2**64 - 1)
+            check_integer(self, "seed", -(2**63), 2**64 - 1)
         if self.max_tokens is not None:
-            _check_integer(self, "max_tokens", 1, _MANY, ", or None (the context limit)")
-        _check_flags(self, "ignore_eos", "skip_special_tokens", "include_stop_str_in_output")
+            check_integer(self, "max_tokens", 1, MANY, ", or None (the context limit)")
+        check_flags(self, "ignore_eos", "skip_special_tokens", "include_stop_str_in_output")
         self._check_stops()
         SpeculativeOverride.parse(self.speculative)
 
     def _check_stops(self) -> None:
         """Both kinds of stop as tuples."""
         given = (self.stop,) if isinstance(self.stop, str) else self.stop
-        stops = _items(given, "stop", "strings")
-        _require(all(isinstance(s, str) and s for s in stops), "stop must be non-empty strings.")
-        ids = _items(self.stop_token_ids, "stop_token_ids", "token ids")
-        _require(
-            all(is_integer(i) and 0 <= i <= _MANY for i in ids),
+        stops = items(given, "stop", "strings")
+        require(all(isinstance(s, str) and s for s in stops), "stop must be non-empty strings.")
+        ids = items(self.stop_token_ids, "stop_token_ids", "token ids")
+        require(
+            all(is_integer(i) and 0 <= i <= MANY for i in ids),
             f"stop_token_ids must be integers >= 0, not {list(ids)!r}.",
         )
         object.__setattr__(self, "stop", stops)
@@ -174,31 +122,53 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class SpeculativeConfig:
-    """Who drafts and how far. num_speculative_tokens counts drafts, not the root (as vLLM does)."""
+    """Who drafts and how far. num_speculative_tokens counts drafts, not the root (as vLLM does).
+
+    What is None is the method's own affair; a setting that its method does not know is refused.
+    model: who drafts, where it is a model or heads (a folder, hub id, .gguf file or known name).
+    max_tree_nodes: drafts a sequence and step where the method drafts trees (None: chains).
+    """
 
     method: str
     num_speculative_tokens: int = 8
-    max_tree_nodes: int | None = None
-    prompt_lookup_max: int = 4
-    prompt_lookup_min: int = 1
     verification: str = "match"
+    model: str | None = None
+    max_tree_nodes: int | None = None
+    prompt_lookup_max: int | None = None
+    prompt_lookup_min: int | None = None
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             isinstance(self.method, str) and bool(self.method),
             f"speculative_config: method must be a name such as 'ngram', not {self.method!r}.",
         )
-        _check_integer(self, "num_speculative_tokens", 1, MAX_NODES)
+        check_integer(self, "num_speculative_tokens", 1, MAX_NODES)
         if self.max_tree_nodes is not None:
             why = ", at least num_speculative_tokens"
-            _check_integer(self, "max_tree_nodes", self.num_speculative_tokens, MAX_NODES, why)
-        _check_integer(self, "prompt_lookup_max", 1, _MANY)
-        why = " (prompt_lookup_max)"
-        _check_integer(self, "prompt_lookup_min", 1, self.prompt_lookup_max, why)
-        _require(
+            check_integer(self, "max_tree_nodes", self.num_speculative_tokens, MAX_NODES, why)
+        require(
+            self.model is None or (isinstance(self.model, str) and bool(self.model)),
+            f"speculative_config: model must be a name or a folder, not {self.model!r}.",
+        )
+        for name in ("prompt_lookup_max", "prompt_lookup_min"):
+            if getattr(self, name) is not None:
+                check_integer(self, name, 1, MANY)
+        shortest, longest = self.prompt_lookup_min or 1, self.prompt_lookup_max or MANY
+        require(
+            shortest <= longest,
+            f"prompt_lookup_min={shortest} must not be above prompt_lookup_max={longest}.",
+        )
+        require(
             self.verification == "match",
             f"verification must be 'match' (the only rule so far), not {self.verification!r}.",
         )
+
+    @property
+    def method_settings(self) -> dict[str, Any]:
+        """The settings given that only some methods know."""
+        general = {"method", "num_speculative_tokens", "verification"}
+        given = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return {k: v for k, v in given if k not in general and v is not None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SpeculativeConfig:
@@ -235,24 +205,24 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if isinstance(self.model, PathLike):
             object.__setattr__(self, "model", fspath(self.model))
-        _require(
+        require(
             isinstance(self.model, str) and bool(self.model),
             f"model must be a folder, hub id, .gguf file or 'demo', as text, not {self.model!r}.",
         )
         dtypes = ("auto", "bfloat16", "float32")
-        _require(self.dtype in dtypes, f"dtype must be one of {dtypes}, not {self.dtype!r}.")
-        _require(
+        require(self.dtype in dtypes, f"dtype must be one of {dtypes}, not {self.dtype!r}.")
+        require(
             self.kv_cache_dtype in dtypes,
             f"kv_cache_dtype must be one of {dtypes}, not {self.kv_cache_dtype!r}.",
         )
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
-            _check_integer(self, name, 1, _MANY)
-        _check_integer(self, "kv_cache_memory", 1, 2**62)
+            check_integer(self, name, 1, MANY)
+        check_integer(self, "kv_cache_memory", 1, 2**62)
         for name in ("max_model_len", "num_blocks"):
             if getattr(self, name) is not None:
-                _check_integer(self, name, 1, _MANY)
-        _check_flags(self, "enable_prefix_caching")
-        _require(
+                check_integer(self, name, 1, MANY)
+        check_flags(self, "enable_prefix_caching")
+        require(
             self.max_num_batched_tokens >= self.max_num_seqs,
             "max_num_batched_tokens must not be below max_num_seqs: "
             "each running sequence needs a row a step.",
@@ -261,7 +231,7 @@ class EngineConfig:
             object.__setattr__(
                 self, "speculative_config", SpeculativeConfig.from_dict(self.speculative_config)
             )
-        _require(
+        require(
             isinstance(self.speculative_config, SpeculativeConfig | None),
             f"speculative_config must be a dict such as {{'method': 'ngram'}}, not "
             f"{self.speculative_config!r}.",

@@ -7,19 +7,23 @@ import logging
 import time
 from collections.abc import Sequence as Seqs
 from dataclasses import dataclass
+from typing import cast
 
 from specfast.budget import Budget
-from specfast.config import EngineConfig, SamplingParams, is_integer
-from specfast.kv_cache import BlockManager, KVCache, KVShape, blocks_within
+from specfast.config import EngineConfig, SamplingParams
+from specfast.kv_cache import BlockManager, KVCache, blocks_within, kv_shape_of
 from specfast.metrics import RequestMetrics, SpecMetrics
 from specfast.models.decoder import Model
 from specfast.models.runner import ModelRunner
 from specfast.outputs import RequestOutput, StepOutput, completion_of
-from specfast.proposers.base import Proposal, Proposer
+from specfast.proposers.base import Needs, Proposal, Proposer
+from specfast.proposers.guard import Guard
+from specfast.proposers.target import ModelProposer
 from specfast.sampler import Sampler, fork_seed, resolve_seed
 from specfast.scheduler import Scheduler
 from specfast.sequence import Batch, Sequence, StopRule
 from specfast.tokenizer import Tokenizer
+from specfast.validation import is_integer
 from specfast.verifier import Verifier
 
 logger = logging.getLogger(__name__)
@@ -60,10 +64,15 @@ class Engine:
         self.config = config
         self.tokenizer = tokenizer
         self.vocab_size = model.config.vocab_size
-        shape = KVShape.of(model, config.kv_cache_dtype)
-        num_blocks = config.num_blocks or blocks_within(config.kv_cache_memory, shape, config)
+        needs = proposer.needs if proposer else Needs()
+        shape = kv_shape_of(model, config.kv_cache_dtype)
+        per_token = shape.bytes_per_token + (needs.kv.bytes_per_token if needs.kv else 0)
+        num_blocks = config.num_blocks or blocks_within(config.kv_cache_memory, per_token, config)
         cache = KVCache(shape, num_blocks, config.block_size)
         blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
+        if proposer and needs.kv:
+            draft_cache = KVCache(needs.kv, num_blocks, config.block_size)
+            cast(ModelProposer, proposer).attach(draft_cache)
         self.max_model_len = self._context_limit(model, num_blocks)
         logger.info(
             "KV cache: %d blocks of %d tokens in %s; context of %d tokens.",
@@ -72,9 +81,10 @@ class Engine:
         self.scheduler = Scheduler(
             blocks, [cache], config.max_num_seqs, config.max_num_batched_tokens
         )
-        self.proposer = proposer
         self.budget = Budget(config.speculative_config)
-        self.runner = ModelRunner(model, cache, config.block_size)
+        self.proposer = proposer
+        self._guard = Guard(proposer, self.vocab_size, self.budget.switch_off) if proposer else None
+        self.runner = ModelRunner(model, cache, config.block_size, needs.top_k)
         self.verifier = Verifier(Sampler())
         self.metrics = SpecMetrics()
         self.requests: dict[str, Request] = {}
@@ -89,13 +99,11 @@ class Engine:
             forward = self.runner.forward(batch, proposal)
             result = self.verifier.verify(batch, proposal, forward)
             outputs = self.scheduler.commit(batch, proposal, result)
-            try:
-                if self.proposer:
-                    self.proposer.observe(batch, proposal, forward, result)
-                self.budget.observe(batch, proposal, result)
-            finally:  # committed is committed, whatever a proposer raises
-                self.metrics.observe(outputs)
-                self._settle(outputs)
+            if self._guard:
+                self._guard.observe(batch, proposal, forward, result)
+            self.budget.observe(batch, proposal, result)
+            self.metrics.observe(outputs)
+        self._settle(outputs)
         self._release(outputs)
         return outputs
 
@@ -160,21 +168,10 @@ class Engine:
         )
 
     def _propose(self, batch: Batch) -> Proposal:
-        if self.proposer is None or not batch.draft_limits.any():
+        if self._guard is None or not batch.draft_limits.any():
             return Proposal.empty(len(batch))
         with self.metrics.timing_proposal():
-            proposal = self.proposer.propose(batch)
-        self._check_proposal(proposal, batch)
-        return proposal
-
-    def _check_proposal(self, proposal: object, batch: Batch) -> None:
-        name = type(self.proposer).__name__
-        if not isinstance(proposal, Proposal):
-            raise ValueError(f"{name}.propose must return a Proposal, not {proposal!r}.")
-        try:
-            proposal.check(batch.draft_limits, self.vocab_size)
-        except ValueError as error:
-            raise ValueError(f"{name} proposed what can't be verified: {error}") from None
+            return self._guard.propose(batch)
 
     def _settle(self, outputs: list[StepOutput]) -> None:
         """Times what users got, and forgets what finished."""
@@ -191,8 +188,9 @@ class Engine:
 
     def _release(self, outputs: list[StepOutput]) -> None:
         for output in outputs:
-            if self.proposer and output.finish:
-                self.proposer.release(output.seq)
+            if self._guard and output.finish:
+                self._guard.release(output.seq)
+                self.budget.release(output.seq)
 
     def _context_limit(self, model: Model, num_blocks: int) -> int:
         """The longest sequence, in tokens, that model, setting and cache all allow."""

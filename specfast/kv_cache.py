@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specfast import ops
 from specfast.config import EngineConfig
+from specfast.kv_shape import KVShape
 from specfast.proposers.base import MAX_NODES
 from specfast.sequence import Sequence
 
@@ -23,29 +24,15 @@ if TYPE_CHECKING:
     from specfast.models.decoder import Model
 
 
-@dataclass(frozen=True)
-class KVShape:
-    """num_layers x (K, V) x num_kv_heads x head_dim of dtype (float32 or bfloat16)."""
-
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, model: Model, dtype: str) -> KVShape:
-        """What a model's cache holds; dtype as in EngineConfig.kv_cache_dtype."""
-        c = model.config
-        return cls(c.num_layers, c.num_kv_heads, c.head_dim, model.kv_dtype(dtype))
-
-    @property
-    def bytes_per_token(self) -> int:
-        return self.num_layers * 2 * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+def kv_shape_of(model: Model, dtype: str) -> KVShape:
+    """What a model's cache holds; dtype as in EngineConfig.kv_cache_dtype."""
+    c = model.config
+    return KVShape(c.num_layers, c.num_kv_heads, c.head_dim, model.kv_dtype(dtype))
 
 
-def blocks_within(num_bytes: int, shape: KVShape, config: EngineConfig) -> int:
-    """The blocks that this much memory holds. ValueError if it holds none."""
-    block_bytes = shape.bytes_per_token * config.block_size
+def blocks_within(num_bytes: int, bytes_per_token: int, config: EngineConfig) -> int:
+    """The blocks that this much memory holds, all caches together. ValueError if it holds none."""
+    block_bytes = bytes_per_token * config.block_size
     if num_bytes < block_bytes:
         raise ValueError(
             f"kv_cache_memory={num_bytes} holds no block: {config.block_size} tokens of this model "
@@ -55,17 +42,19 @@ def blocks_within(num_bytes: int, shape: KVShape, config: EngineConfig) -> int:
 
 
 def fitting(config: EngineConfig, model: Model, num_tokens: int) -> EngineConfig:
-    """config with no more cache than sequences of num_tokens and their drafts need.
+    """config with no more cache than max_num_seqs of num_tokens and their drafts need.
 
     A num_blocks that was asked for stays.
     """
     if config.num_blocks is not None:
         return config
-    shape = KVShape.of(model, config.kv_cache_dtype)
+    bytes_per_token = kv_shape_of(model, config.kv_cache_dtype).bytes_per_token
     needed = -(-(num_tokens + MAX_NODES) // config.block_size) + 1
-    num_blocks = min(needed, blocks_within(config.kv_cache_memory, shape, config))
+    num_blocks = min(
+        needed * config.max_num_seqs, blocks_within(config.kv_cache_memory, bytes_per_token, config)
+    )
     limit = config.max_model_len or model.config.max_position_embeddings
-    max_model_len = min(limit, num_blocks * config.block_size)
+    max_model_len = min(limit, min(needed, num_blocks) * config.block_size)
     return replace(config, num_blocks=num_blocks, max_model_len=max_model_len)
 
 

@@ -9,12 +9,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig, is_integer
+from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
 from specfast.engine import Engine, Request
 from specfast.metrics import SpecStats
 from specfast.models.loader import load
 from specfast.outputs import RequestOutput
-from specfast.proposers.registry import make_proposer
+from specfast.proposers.registry import check_method, make_proposer
+from specfast.proposers.target import Target
+from specfast.validation import is_integer
 
 Prompt = str | Seqs[int]
 Message = Mapping[str, Any]
@@ -36,8 +38,9 @@ class LLM:
     ) -> None:
         values = {"model": model, "speculative_config": speculative_config, **engine_config}
         self.config = EngineConfig.from_dict(values)
-        proposer = make_proposer(self.config.speculative_config)
+        check_method(self.config.speculative_config)
         target, self.tokenizer = load(self.config.model, self.config.dtype)
+        proposer = make_proposer(Target(target, self.tokenizer, self.config))
         self.engine = Engine(target, self.tokenizer, self.config, proposer)
 
     def generate(

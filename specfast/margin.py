@@ -7,7 +7,7 @@ import torch
 
 from specfast import ops
 from specfast.config import SamplingParams
-from specfast.kv_cache import KVCache, KVShape
+from specfast.kv_cache import KVCache, kv_shape_of
 from specfast.models.decoder import Model
 from specfast.models.rows import Rows
 from specfast.sampler import resolve_seed
@@ -24,7 +24,7 @@ def top_two_margin(
     Scores are logits, and at temperature > 0 logits / T plus the position's noise, before filters.
     """
     n = len(token_ids)
-    cache = KVCache(KVShape.of(model, kv_dtype), -(-n // BLOCK_SIZE), BLOCK_SIZE)
+    cache = KVCache(kv_shape_of(model, kv_dtype), -(-n // BLOCK_SIZE), BLOCK_SIZE)
     hidden = model.forward(_rows(token_ids), cache.data)
     logits = model.logits(hidden, torch.tensor([n - 1]))
     ids, scores = torch.empty(1, 2, dtype=torch.int32), torch.empty(1, 2)

@@ -1,8 +1,9 @@
 """The one A/B harness: arms answer the same tasks in ABBA order and are compared task by task.
 
-Each answer starts from empty caches and an empty drafter. Decoding speed counts the tokens after
-the first emission, over the time since it; a task's speed is the median of its repetitions. A ratio
-of two arms is the geometric mean over tasks, and an interval the bootstrap's 95 % over tasks.
+Each answer, or batch of answers, starts from empty caches and an empty drafter. Decoding speed
+counts the tokens after the first emission, over the time since it; a task's speed is the median of
+its repetitions. A ratio of two arms is the geometric mean over tasks, and an interval the
+bootstrap's 95 % over tasks.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seqs
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
 from specfast.config import SamplingParams
-from specfast.engine import Engine
+from specfast.engine import Engine, Request
 from specfast.metrics import SpecStats
 from specfast.tokenizer import Tokenizer
 
@@ -81,8 +82,15 @@ class Arm(Protocol):
         """Answers with nothing left over from earlier answers."""
 
 
+class BatchArm(Arm, Protocol):
+    """An arm that can answer several tasks at once."""
+
+    def answer_all(self, tasks: Seqs[Task]) -> list[Sample]:
+        """As `answer`, all of them together; what is counted for all is the first sample's."""
+
+
 class EngineArm:
-    """One of our engines, one request at a time."""
+    """One of our engines."""
 
     def __init__(self, name: str, engine: Engine, params: SamplingParams) -> None:
         self.name = name
@@ -90,20 +98,26 @@ class EngineArm:
         self.params = params
 
     def answer(self, task: Task) -> Sample:
+        return self.answer_all([task])[0]
+
+    def answer_all(self, tasks: Seqs[Task]) -> list[Sample]:
         engine = self.engine
         engine.reset_prefix_cache()
         if engine.proposer:
             engine.proposer.reset()
         before = engine.metrics.stats
-        request = engine.add_request(task.prompt_token_ids, self.params)
-        while not request.finished:
+        requests = [engine.add_request(t.prompt_token_ids, self.params) for t in tasks]
+        while not all(r.finished for r in requests):
             engine.step()
-        start, times = request.metrics.arrival_time, request.metrics.token_times
-        return Sample(
-            tuple(request.seqs[0].output_token_ids),
-            tuple(t - start for t in times),
-            engine.metrics.stats - before,
-        )
+        counted = engine.metrics.stats - before
+        stats = [counted, *[SpecStats()] * (len(tasks) - 1)]
+        return [_sample(r, s) for r, s in zip(requests, stats)]
+
+
+def _sample(request: Request, stats: SpecStats) -> Sample:
+    start, times = request.metrics.arrival_time, request.metrics.token_times
+    token_ids = tuple(request.seqs[0].output_token_ids)
+    return Sample(token_ids, tuple(t - start for t in times), stats)
 
 
 @dataclass(frozen=True)
@@ -196,24 +210,41 @@ def compare(
     tasks: Seqs[Task],
     *,
     cycles: int = 1,
+    batch_size: int = 1,
     on_sample: Callable[[], None] = lambda: None,
 ) -> Comparison:
-    """Each cycle answers a task by every arm and then again in the opposite order (ABBA).
+    """Each cycle answers a group of tasks by every arm and then again in the opposite order (ABBA).
 
-    So each arm has 2 * cycles samples a task, and a drift of the machine meets all arms alike.
-    Before, every arm answers the first task once, uncounted.
+    A group is batch_size tasks of one category at once; more than one takes arms that are
+    BatchArms. So each arm has 2 * cycles samples a task, and a drift of the machine meets all arms
+    alike. Before, every arm answers the first group once, uncounted.
     """
+    groups = in_groups(tasks, batch_size)
     for arm in arms:
-        arm.answer(tasks[0])
+        _answers(arm, groups[0])
     samples: dict[str, list[tuple[Sample, ...]]] = {arm.name: [] for arm in arms}
-    for task in tasks:
-        taken: dict[str, list[Sample]] = {arm.name: [] for arm in arms}
+    for group in groups:
+        taken: dict[str, list[list[Sample]]] = {arm.name: [] for arm in arms}
         for arm in [*arms, *reversed(arms)] * cycles:
-            taken[arm.name].append(arm.answer(task))
+            taken[arm.name].append(_answers(arm, group))
             on_sample()
         for name, repeats in taken.items():
-            samples[name].append(tuple(repeats))
-    return Comparison(tuple(tasks), {name: tuple(s) for name, s in samples.items()})
+            samples[name] += zip(*repeats)
+    in_order = tuple(task for group in groups for task in group)
+    return Comparison(in_order, {name: tuple(s) for name, s in samples.items()})
+
+
+def in_groups(tasks: Seqs[Task], size: int) -> list[list[Task]]:
+    """At most `size` tasks of one category each; of one task, in the order given."""
+    if size == 1:
+        return [[task] for task in tasks]
+    categories = dict.fromkeys(t.category for t in tasks)
+    of_one = ([t for t in tasks if t.category == c] for c in categories)
+    return [group[i : i + size] for group in of_one for i in range(0, len(group), size)]
+
+
+def _answers(arm: Arm, group: Seqs[Task]) -> list[Sample]:
+    return [arm.answer(group[0])] if len(group) == 1 else cast(BatchArm, arm).answer_all(group)
 
 
 def bootstrap(

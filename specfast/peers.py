@@ -18,6 +18,7 @@ from specfast.models.gguf_model import GgufCheckpoint, gguf_config
 from specfast.models.loader import resolve
 from specfast.models.safetensors import FolderCheckpoint
 from specfast.models.weights import Checkpoint
+from specfast.proposers.ngram import MAX_LOOKUP
 
 PLAIN, LOOKUP = "transformers_{}", "transformers_lookup_{}"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -45,7 +46,7 @@ class TransformersArm:
         if speculation:
             self.options |= {
                 "prompt_lookup_num_tokens": speculation.num_speculative_tokens,
-                "max_matching_ngram_size": speculation.prompt_lookup_max,
+                "max_matching_ngram_size": speculation.prompt_lookup_max or MAX_LOOKUP,
             }
 
     @torch.inference_mode()

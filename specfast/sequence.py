@@ -173,6 +173,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.seqs)
 
+    def only(self, rows: list[int]) -> Batch:
+        """The same step for some of its sequences."""
+        seqs = tuple(self.seqs[row] for row in rows)
+        return Batch(seqs, self.starts[rows], self.num_tokens[rows], self.draft_limits[rows])
+
     @cached_property
     def node_base(self) -> np.ndarray:
         """[B] int32: the logical slot of draft node 0."""

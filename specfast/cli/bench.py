@@ -14,11 +14,11 @@ from specfast.cli.console import err_console, json_text, note
 from specfast.cli.options import (
     ModelOptions,
     SamplingOptions,
-    SpeculationOptions,
     check_folder_of,
     flag,
     option,
 )
+from specfast.cli.speculation import SpeculationOptions
 
 if TYPE_CHECKING:
     from specfast.bench import BenchReport, BenchSettings
@@ -45,6 +45,9 @@ def bench(
     cycles: Annotated[
         int, option("Each cycle answers a prompt twice by each arm, in ABBA order.")
     ] = 1,
+    batch_size: Annotated[
+        int, option("Prompts answered at once, of one category; speeds are one prompt's.")
+    ] = 1,
     baseline: Annotated[
         str | None,
         option("Compare with 'transformers': its generate and prompt lookup.", unset="none"),
@@ -64,13 +67,13 @@ def bench(
     """Answer the same prompts with speculation on and off, in ABBA order, and compare.
 
     Decoding speed (tok/s) counts the tokens after the first; ratios are geometric means over
-    prompts with bootstrap 95 % intervals. One request runs at a time.
+    prompts with bootstrap 95 % intervals. One request runs at a time unless --batch-size says more.
     """
     drafts = speculation.config()
     if drafts is None:
         raise ValueError("bench compares speculation with none; give a --spec-method that drafts.")
     check_folder_of(json, plot)
-    _check(baseline, cycles, num_prompts, sampling, plot)
+    _check(baseline, cycles, batch_size, num_prompts, sampling, plot)
     from specfast.bench import BenchSettings
     from specfast.config import EngineConfig
     from specfast.data import load_workload, select_prompts
@@ -81,7 +84,7 @@ def bench(
     chosen = select_prompts(
         load_workload(dataset), categories.split(",") if categories else (), num_prompts
     )
-    config = EngineConfig(**model.engine_config(max_num_seqs=1, speculative_config=drafts))
+    config = EngineConfig(**model.engine_config(max_num_seqs=batch_size, speculative_config=drafts))
     settings = BenchSettings(config, sampling.params(), baseline is not None, cycles)
     _report(_run(settings, chosen), json, plot)
 
@@ -89,6 +92,7 @@ def bench(
 def _check(
     baseline: str | None,
     cycles: int,
+    batch_size: int,
     num_prompts: int | None,
     sampling: SamplingOptions,
     plot: Path | None,
@@ -96,6 +100,8 @@ def _check(
     """Refuses before anything is loaded."""
     if cycles < 1:
         raise ValueError(f"--cycles must be at least 1, not {cycles}.")
+    if batch_size < 1:
+        raise ValueError(f"--batch-size must be at least 1, not {batch_size}.")
     if num_prompts is not None and num_prompts < 1:
         raise ValueError(f"--num-prompts must be at least 1, not {num_prompts}.")
     if sampling.temperature > 0 and sampling.seed is None:
@@ -106,6 +112,8 @@ def _check(
         return
     if baseline != "transformers":
         raise ValueError(f"--baseline must be 'transformers', not {baseline!r}.")
+    if batch_size > 1:
+        raise ValueError("--baseline transformers answers one prompt at a time: no --batch-size.")
     if sampling.temperature > 0 or sampling.ignore_eos or sampling.stop:
         raise ValueError(
             "--baseline transformers compares greedy decoding up to the end of text: leave out "

@@ -12,7 +12,7 @@ from specfast.cli.options import check_folder_of, option
 
 if TYPE_CHECKING:
     from specfast.certify import Certificate, SettingResult
-    from specfast.config import EngineConfig
+    from specfast.config import EngineConfig, SpeculativeConfig
     from specfast.tokenizer import Tokenizer
 
 
@@ -26,7 +26,13 @@ def certify(
     kv_cache_dtype: Annotated[
         str, option("The KV cache's type: auto (as --dtype), bfloat16 or float32.")
     ] = "auto",
-    spec_method: Annotated[str, option("Who drafts: ngram (prompt lookup).")] = "ngram",
+    spec_method: Annotated[
+        str,
+        option("Who drafts: a method, several with commas, or all.", "--spec-method", "--method"),
+    ] = "ngram",
+    spec_model: Annotated[
+        str | None, option("The draft model of methods that take one.", unset="the model's own")
+    ] = None,
     num_prompts: Annotated[int, option("Prompts, each answered in every setting.")] = 100,
     max_tokens: Annotated[int, option("New tokens a prompt.")] = 64,
     max_prompt_tokens: Annotated[int, option("Longer prompts are cut to so many tokens.")] = 160,
@@ -45,9 +51,10 @@ def certify(
     The conditions (drafts, batch, chunks, blocks, prefix cache, sampling, preemption, threads) are
     crossed pairwise. Exit code 1 if anything differs, or a setting never met what it tests.
     """
-    from specfast.config import EngineConfig, SpeculativeConfig
+    from specfast.certify_settings import variants
+    from specfast.config import EngineConfig
     from specfast.data import load_workload
-    from specfast.proposers.registry import proposer_class
+    from specfast.proposers.registry import check_method
 
     check_folder_of(json)
     counts = {
@@ -59,16 +66,18 @@ def certify(
     for name, count in counts.items():
         if count is not None and count < 1:
             raise ValueError(f"--{name} must be at least 1, not {count}.")
-    proposer_class(spec_method)
+    drafters = [d for config in _methods(spec_method, spec_model) for d in variants(config)]
+    for drafter in drafters:
+        check_method(drafter)
     texts = [p.turns[0] for p in load_workload(dataset)]
     config = EngineConfig(
         model,
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
-        speculative_config=SpeculativeConfig(spec_method),
+        speculative_config=drafters[0],
     )
     certificate, tokenizer = _run(
-        config, texts, num_prompts, max_prompt_tokens, max_tokens, num_settings
+        config, drafters, texts, num_prompts, max_prompt_tokens, max_tokens, num_settings
     )
     if json:
         json.write_text(json_text(certificate.to_dict(), indent=1) + "\n", "utf-8")
@@ -77,6 +86,7 @@ def certify(
 
 def _run(
     config: EngineConfig,
+    drafters: list[SpeculativeConfig],
     texts: list[str],
     num_prompts: int,
     max_prompt_tokens: int,
@@ -93,7 +103,7 @@ def _run(
     target, tokenizer = load(config.model, config.dtype)
     tokens = [prompt_ids(tokenizer, [{"role": "user", "content": t}]) for t in texts]
     prompts = vary_prompts(tokens, num_prompts, max_prompt_tokens)
-    chosen = settings(max(2, torch.get_num_threads()))[:num_settings]
+    chosen = settings(max(2, torch.get_num_threads()), drafters)[:num_settings]
     note(f"Certifying {config.model}: {len(prompts)} prompts, {len(chosen)} settings ...")
     certifier = Certifier(target, tokenizer, config, prompts, max_tokens)
     return certifier.certify(chosen, _report), tokenizer
@@ -104,7 +114,7 @@ def _report(result: SettingResult) -> None:
     s = result.setting
     law = "T = 1, filters" if s.sampled else "greedy"
     described = (
-        f"n-gram {s.lookup[0]}-{s.lookup[1]}, k {s.num_speculative_tokens}, "
+        f"{_drafter(s.drafter)}, k {s.num_speculative_tokens}, "
         f"batch {s.batch_size}, chunk {s.chunk_size}, block {s.block_size}, "
         f"{'prefix cache, ' if s.prefix_caching else ''}{'few blocks, ' if s.preempt else ''}"
         f"{s.threads} threads, {law}{'' if s.ignore_eos else ', EOS'}"
@@ -114,6 +124,20 @@ def _report(result: SettingResult) -> None:
     unseen = [f["message"] for f in result.failures if f["kind"] == "unseen event"]
     events = "; ".join([events, *unseen])
     write(f"{verdict}: {result.identical}/{result.checked} ({described}; {events})\n")
+
+
+def _methods(names: str, model: str | None) -> list[SpeculativeConfig]:
+    """The methods named, the model given to those that take one."""
+    from specfast.config import SpeculativeConfig
+    from specfast.proposers.registry import known_methods, takes_model
+
+    chosen = known_methods() if names == "all" else names.split(",")
+    return [SpeculativeConfig(m, model=model if takes_model(m) else None) for m in chosen]
+
+
+def _drafter(config: SpeculativeConfig) -> str:
+    given = (f"{name} {value}" for name, value in config.method_settings.items())
+    return " ".join([config.method, *given])
 
 
 def _conclude(certificate: Certificate, tokenizer: Tokenizer) -> None:

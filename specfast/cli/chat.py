@@ -6,16 +6,16 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-from specfast.cli.console import note
+from specfast.cli.console import first_interrupt, note
 from specfast.cli.generate import check_show_drafts, stream, summary
 from specfast.cli.options import (
     ModelOptions,
     PrefixCaching,
     SamplingOptions,
-    SpeculationOptions,
     flag,
     option,
 )
+from specfast.cli.speculation import SpeculationOptions
 
 if TYPE_CHECKING:
     from specfast.config import SamplingParams
@@ -34,7 +34,10 @@ def chat(
         bool, flag("Colour the tokens that were accepted drafts.", "--show-drafts")
     ] = False,
 ) -> None:
-    """Talk to a model, a line a message. /reset starts anew, /exit or the end of input leaves."""
+    """Talk to a model, a line a message.
+
+    /reset starts anew, Ctrl-C stops an answer, /exit or the end of input leaves.
+    """
     params = sampling.params()
     config = speculation.config()
     if show_drafts:
@@ -57,9 +60,10 @@ def _converse(llm: LLM, params: SamplingParams, system: str | None, drafts: bool
             continue
         messages.append({"role": "user", "content": line})
         prompt = llm.tokenizer.encode(llm.tokenizer.chat_prompt(messages), add_special_tokens=False)
-        output = stream(llm, prompt, params, drafts)
+        with first_interrupt() as stop:
+            output = stream(llm, prompt, params, drafts, stop.is_set)
         messages.append({"role": "assistant", "content": output.outputs[0].text})
-        note(summary(output))
+        note(summary(output) if output.finished else "Stopped; the answer so far is kept.")
 
 
 def _lines() -> Iterator[str]:

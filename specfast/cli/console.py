@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
 from typing import Any
 
 from rich.console import Console
@@ -65,6 +69,22 @@ def warn(text: str) -> None:
 
 def fail(text: str) -> None:
     err_console().print(Text("Error: ", "red") + Text(text, "default"), soft_wrap=True)
+
+
+@contextmanager
+def first_interrupt() -> Iterator[Event]:
+    """Turns the first Ctrl-C into an event to look at between steps; the second one raises."""
+    event, before = Event(), signal.getsignal(signal.SIGINT)
+
+    def note_it(number: int, frame: object) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note_it)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def log_to_stderr(verbose: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,10 +15,10 @@ from specfast.cli.options import (
     ModelOptions,
     PrefixCaching,
     SamplingOptions,
-    SpeculationOptions,
     flag,
     option,
 )
+from specfast.cli.speculation import SpeculationOptions
 
 if TYPE_CHECKING:
     from specfast.config import SamplingParams
@@ -69,12 +70,18 @@ def generate(
 
 
 def stream(
-    llm: LLM, prompt: str | list[int], params: SamplingParams, drafts: bool
+    llm: LLM,
+    prompt: str | list[int],
+    params: SamplingParams,
+    drafts: bool,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> RequestOutput:
-    """Prints one answer as it comes."""
+    """Prints one answer as it comes, up to its end or until it is stopped."""
     printer = Printer(llm.tokenizer.detokenizer(params.skip_special_tokens) if drafts else None)
     for output in llm.stream(prompt, params):
         printer.show(output.outputs[0])
+        if stopped():
+            break
     write("\n")
     return output
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from specfast.cli.console import warn
-from specfast.config import SamplingParams, SpeculativeConfig
+from specfast.config import SamplingParams
 
 
 def option(
@@ -82,11 +81,11 @@ def _flat_parameters(
     return found
 
 
-def _given(options: Any, *names: str) -> dict[str, Any]:
+def given(options: Any, *names: str) -> dict[str, Any]:
     return {k: v for k, v in asdict(options).items() if k in names and v is not None}
 
 
-def _flag(name: str) -> str:
+def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
@@ -145,60 +144,6 @@ def _set_threads(threads: int) -> None:
 
 
 @dataclass(frozen=True)
-class SpeculationOptions:
-    """Who drafts, and how far."""
-
-    speculative_config: Annotated[
-        str | None,
-        option(
-            "Everything about speculation as JSON, with the keys of SpeculativeConfig, such as "
-            '\'{"method": "ngram", "num_speculative_tokens": 5}\'.',
-            panel="Speculation",
-            unset="the options below",
-        ),
-    ] = None
-    spec_method: Annotated[
-        str | None,
-        option("Who drafts: ngram (prompt lookup), or none.", panel="Speculation", unset="ngram"),
-    ] = None
-    num_speculative_tokens: Annotated[
-        int | None, option("Drafts a step.", panel="Speculation", unset="5")
-    ] = None
-    prompt_lookup_max: Annotated[
-        int | None,
-        option("ngram: the longest suffix to look for.", panel="Speculation", unset="4"),
-    ] = None
-    prompt_lookup_min: Annotated[
-        int | None,
-        option("ngram: the shortest suffix to look for.", panel="Speculation", unset="2"),
-    ] = None
-
-    def config(self) -> SpeculativeConfig | None:
-        """ValueError for options that contradict each other or would do nothing."""
-        details = _given(self, "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
-        if self.speculative_config is not None:
-            if self.spec_method or details:
-                other = _flag("spec_method" if self.spec_method else next(iter(details)))
-                raise ValueError(f"Give --speculative-config or {other}, not both.")
-            return SpeculativeConfig.from_dict(_json_object(self.speculative_config))
-        method = self.spec_method or "ngram"
-        useless = [d for d in details if method == "none" or ("lookup" in d and method != "ngram")]
-        if useless:
-            raise ValueError(f"{_flag(useless[0])} does nothing with --spec-method {method}.")
-        return None if method == "none" else SpeculativeConfig(method, **details)
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"--speculative-config is not JSON: {error}.") from None
-    if not isinstance(value, dict) or "method" not in value:
-        raise ValueError("--speculative-config must be a JSON object with at least 'method'.")
-    return value
-
-
-@dataclass(frozen=True)
 class SamplingOptions:
     """How tokens are chosen, and when to stop."""
 
@@ -238,16 +183,16 @@ class SamplingOptions:
 
     def params(self, **others: Any) -> SamplingParams:
         """SamplingParams; warns of options that do nothing at temperature 0."""
-        given = _given(self, "top_p", "top_k", "min_p", "seed")
+        named = given(self, "top_p", "top_k", "min_p", "seed")
         params = SamplingParams(
             max_tokens=self.max_tokens,
             temperature=self.temperature,
             stop=self.stop,
             ignore_eos=self.ignore_eos,
-            **given,
+            **named,
             **others,
         )
-        if params.greedy and given:
-            flags = ", ".join(map(_flag, given))
+        if params.greedy and named:
+            flags = ", ".join(map(flag_of, named))
             warn(f"{flags} does nothing at temperature 0; give --temperature to sample.")
         return params

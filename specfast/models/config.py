@@ -46,7 +46,11 @@ class ModelConfig:
     dtype: torch.dtype = field(default=torch.float32)
 
     def __post_init__(self) -> None:
-        _require(self.head_dim % 2 == 0, f"head_dim must be even, not {self.head_dim}.")
+        _require(
+            self.head_dim % 16 == 0 and self.head_dim <= 256,
+            f"head_dim must be a multiple of 16 up to 256 (what attention takes), not "
+            f"{self.head_dim}.",
+        )
         _require(
             self.num_heads % self.num_kv_heads == 0,
             f"num_attention_heads ({self.num_heads}) must be a multiple of num_key_value_heads "

@@ -11,12 +11,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specfast import ops
 from specfast._host import lay_out_rows
 from specfast.kv_cache import KVCache, block_tables_of
 from specfast.models.decoder import Model
 from specfast.models.rows import Rows
 from specfast.proposers.base import Proposal
 from specfast.sequence import Batch
+
+
+@dataclass(frozen=True)
+class TopK:
+    """token_ids [R, k] int32 (-1: there are no more), logits [R, k] float32, best first."""
+
+    token_ids: Tensor
+    logits: Tensor
 
 
 @dataclass(frozen=True)
@@ -27,10 +36,11 @@ class Forward:
     logits [R, V] float32; row_base [B] int32: the root's row, -1 where the tail stops short;
     row_seq [R]: index into the batch; decided_positions [R] int32: position of the token each row
     decides; row_status [R], tail_status [B] int32: status bits of those rows, and of each whole
-    tail.
+    tail; top: the likeliest tokens of each logit row, if the proposer needs them.
     """
 
     logits: Tensor
+    top: TopK | None
     row_base: Tensor
     row_seq: np.ndarray
     decided_positions: Tensor
@@ -41,10 +51,11 @@ class Forward:
 class ModelRunner:
     """The target model with its cache."""
 
-    def __init__(self, model: Model, cache: KVCache, block_size: int) -> None:
+    def __init__(self, model: Model, cache: KVCache, block_size: int, top_k: int = 0) -> None:
         self.model = model
         self.cache = cache
         self.block_size = block_size
+        self.top_k = min(top_k, model.config.vocab_size)
 
     @torch.inference_mode()
     def forward(self, batch: Batch, proposal: Proposal) -> Forward:
@@ -71,14 +82,29 @@ class ModelRunner:
         )
         hidden = self.model.forward(rows, self.cache.data)
         status = rows.status.numpy()
+        logits = self.model.logits(hidden, torch.from_numpy(logit_rows))
         return Forward(
-            logits=self.model.logits(hidden, torch.from_numpy(logit_rows)),
+            logits=logits,
+            top=self._top(logits),
             row_base=torch.from_numpy(row_base),
             row_seq=row_seq,
             decided_positions=torch.from_numpy(decided_positions),
             row_status=torch.from_numpy(status[logit_rows]),
             tail_status=_tail_status(status, qo_indptr, batch.num_tokens),
         )
+
+    def _top(self, logits: Tensor) -> TopK | None:
+        """The likeliest ids of each row, without noise."""
+        if not self.top_k:
+            return None
+        num_rows = len(logits)
+        top = TopK(
+            torch.empty(num_rows, self.top_k, dtype=torch.int32),
+            torch.empty(num_rows, self.top_k),
+        )
+        zeros = torch.zeros(num_rows, dtype=torch.int64)
+        ops.rank_candidates(logits, zeros.float(), zeros, zeros.int(), top.token_ids, top.logits)
+        return top
 
 
 def _tail_tokens(batch: Batch) -> np.ndarray:

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence as Seqs
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specfast.config import MAX_NODES
+from specfast.kv_shape import KVShape
 
 if TYPE_CHECKING:
     from specfast.sequence import Batch, Sequence
+
+
+@dataclass
+class DraftTree:
+    """One sequence's tree while it grows; a node's number is the order in which it came."""
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def add(self, token: int, parent: int, confidence: float = 1.0) -> int:
+        """-> the new node's number; parent -1 is the root."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.confidence.append(confidence)
+        return len(self.tokens) - 1
 
 
 @dataclass(frozen=True)
@@ -40,17 +62,51 @@ class Proposal:
         cls, drafts: list[list[int]], confidence: list[list[float]] | None = None
     ) -> Proposal:
         """One chain a sequence; an empty list drafts nothing."""
+        estimates = confidence or [[1.0] * len(d) for d in drafts]
+        return cls.trees(
+            [DraftTree(d, list(range(-1, len(d) - 1)), e) for d, e in zip(drafts, estimates)]
+        )
+
+    @classmethod
+    def trees(cls, drafts: Seqs[DraftTree]) -> Proposal:
+        """One tree a sequence; an empty one drafts nothing."""
         width = max(map(len, drafts), default=0)
         if width == 0:
             return cls.empty(len(drafts))
-        tokens = np.full((len(drafts), width), -1, np.int32)
-        estimate = np.zeros((len(drafts), width), np.float32)
+        tokens, parents = np.full((2, len(drafts), width), -1, np.int32)
+        confidence = np.zeros((len(drafts), width), np.float32)
         for row, draft in enumerate(drafts):
-            tokens[row, : len(draft)] = draft
-            estimate[row, : len(draft)] = confidence[row] if confidence else 1.0
-        parents = np.broadcast_to(np.arange(-1, width - 1, dtype=np.int32), tokens.shape).copy()
-        lengths = np.array([len(d) for d in drafts], np.int32)
-        return cls(*map(torch.from_numpy, (tokens, parents, lengths, estimate)))
+            n = len(draft)
+            tokens[row, :n], parents[row, :n] = draft.tokens, draft.parents
+            confidence[row, :n] = draft.confidence
+        lengths = np.fromiter(map(len, drafts), np.int32, len(drafts))
+        return cls(*map(torch.from_numpy, (tokens, parents, lengths, confidence)))
+
+    @classmethod
+    def joined(cls, parts: Seqs[Proposal]) -> Proposal:
+        """Proposals of parts of a batch, one after the other."""
+        width = max(part.tokens.shape[1] for part in parts)
+
+        def column(name: str, padding: int) -> Tensor:
+            columns = [getattr(part, name) for part in parts]
+            padded = [pad(c, (0, width - c.shape[1]), value=padding) for c in columns]
+            return torch.cat(padded)
+
+        lengths = torch.cat([part.lengths for part in parts])
+        return cls(column("tokens", -1), column("parents", -1), lengths, column("confidence", 0))
+
+    def only(self, rows: np.ndarray) -> Proposal:
+        """Those of some sequences, in this order."""
+        index = torch.from_numpy(rows)
+        return Proposal(
+            self.tokens[index], self.parents[index], self.lengths[index], self.confidence[index]
+        )
+
+    def to_trees(self) -> list[DraftTree]:
+        """One tree a sequence, without its padding."""
+        columns = (self.tokens, self.parents, self.confidence)
+        rows = zip(self.lengths.tolist(), *(c.tolist() for c in columns))
+        return [DraftTree(t[:n], p[:n], c[:n]) for n, t, p, c in rows]
 
     def check(self, limits: np.ndarray, vocab_size: int) -> None:
         """ValueError for what is no proposal within limits [B, 2] (depth, nodes).
@@ -101,17 +157,24 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a proposer asks of the target's forward: outputs of these layers, for these rows."""
+    """What a proposer asks of the engine.
+
+    layers: outputs of these target layers, for the rows named; top_k: so many likeliest ids of each
+    logit row; scratch_slots: KV slots past the drafts' own; kv: a cache over the same block ids.
+    """
 
     layers: tuple[int, ...] = ()
     rows: str = "committed"
+    top_k: int = 0
     scratch_slots: int = 0
+    kv: KVShape | None = None
 
 
 class Proposer(Protocol):
     """Drafts; never mutates a Sequence, keeps its state by seq_id, may be wrong but not harmful."""
 
-    needs: ClassVar[Needs]
+    @property
+    def needs(self) -> Needs: ...
 
     def propose(self, batch: Batch) -> Proposal:
         """Trees within batch.draft_limits; called once a step, not at all when gated off."""

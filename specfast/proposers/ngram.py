@@ -9,10 +9,13 @@ from specfast.config import SpeculativeConfig
 from specfast.proposers.base import MAX_NODES, Needs, Proposal
 
 if TYPE_CHECKING:
+    from specfast.proposers.target import Target
     from specfast.sequence import Batch, Sequence
 
 # A row more costs a step about a 25th, and a step brings two tokens: below this it doesn't pay.
 MIN_SURVIVAL = 0.08
+
+MIN_LOOKUP, MAX_LOOKUP = 1, 4
 
 
 class NgramProposer:
@@ -25,11 +28,10 @@ class NgramProposer:
     """
 
     needs: ClassVar[Needs] = Needs()
+    options: ClassVar[frozenset[str]] = frozenset({"prompt_lookup_max", "prompt_lookup_min"})
 
-    def __init__(self, config: SpeculativeConfig) -> None:
-        if config.max_tree_nodes is not None:
-            raise ValueError("max_tree_nodes would do nothing: ngram drafts chains. Leave it out.")
-        self._min_n, self._max_n = config.prompt_lookup_min, config.prompt_lookup_max
+    def __init__(self, config: SpeculativeConfig, target: Target) -> None:
+        self._min_n, self._max_n = lookup_range(config)
         self._depth_of = [worthwhile_depth(n) for n in range(self._max_n + 1)]
         self._indices: dict[int, NgramIndex] = {}
 
@@ -67,6 +69,12 @@ class NgramProposer:
         if len(index) < len(seq.token_ids):
             index.append(seq.token_ids[len(index) :])
         return index
+
+
+def lookup_range(config: SpeculativeConfig) -> tuple[int, int]:
+    """The shortest and the longest suffix to look for."""
+    shortest = config.prompt_lookup_min or MIN_LOOKUP
+    return shortest, config.prompt_lookup_max or max(MAX_LOOKUP, shortest)
 
 
 def worthwhile_depth(num_matched: int) -> int:

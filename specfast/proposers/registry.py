@@ -8,11 +8,13 @@ from importlib.metadata import entry_points
 
 from specfast.config import SpeculativeConfig
 from specfast.proposers.base import Proposer
+from specfast.proposers.target import Target
 
 ENTRY_POINTS = "specfast.proposers"
 
 _BUILT_IN = {
     "ngram": "specfast.proposers.ngram:NgramProposer",
+    "recycle": "specfast.proposers.recycle:RecycleProposer",
 }
 
 
@@ -32,6 +34,26 @@ def proposer_class(method: str) -> Callable[..., Proposer]:
     raise ValueError(f"speculative_config: there is no method {method!r}; known are {known}.")
 
 
-def make_proposer(config: SpeculativeConfig | None) -> Proposer | None:
+def takes_model(method: str) -> bool:
+    """Whether it drafts with a model or heads of its own."""
+    return "model" in getattr(proposer_class(method), "options", ())
+
+
+def check_method(config: SpeculativeConfig | None) -> None:
+    """ValueError for a method there isn't, or a setting that would do nothing for it."""
+    if config is None:
+        return
+    known = getattr(proposer_class(config.method), "options", None)
+    useless = set() if known is None else set(config.method_settings) - known
+    if useless:
+        raise ValueError(
+            f"speculative_config: {min(useless)} does nothing for the method {config.method!r}; "
+            "leave it out."
+        )
+
+
+def make_proposer(target: Target) -> Proposer | None:
     """The configured proposer; None where nothing is to be drafted."""
-    return proposer_class(config.method)(config) if config else None
+    config = target.config.speculative_config
+    check_method(config)
+    return proposer_class(config.method)(config, target) if config else None

@@ -101,9 +101,11 @@ def test_proposer_and_prefix_cache_are_empty_at_each_answer():
     config = EngineConfig("toy", num_blocks=128, speculative_config=SpeculativeConfig("ngram"))
     from specfast.engine import Engine
     from specfast.proposers.registry import make_proposer
+    from specfast.proposers.target import Target
 
-    proposer = make_proposer(config.speculative_config)
-    engine = Engine(BenchModel(BenchConfig(), order=1), BenchTokenizer(), config, proposer)
+    model, tokenizer = BenchModel(BenchConfig(), order=1), BenchTokenizer()
+    proposer = make_proposer(Target(model, tokenizer, config))
+    engine = Engine(model, tokenizer, config, proposer)
     params = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True)
     arm = EngineArm("a", engine, params)
     task = Task("t", "c", tuple(range(1, 39)))

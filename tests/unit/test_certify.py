@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from specfast.certify import Certifier
-from specfast.certify_settings import FACTORS, MAX_SETTINGS, Setting, settings, vary_prompts
+from specfast.certify_settings import (
+    FACTORS,
+    MAX_SETTINGS,
+    Setting,
+    settings,
+    variants,
+    vary_prompts,
+)
 from specfast.config import EngineConfig, SpeculativeConfig
 from specfast.kv_cache import BlockManager
 from specfast.models.runner import ModelRunner
@@ -18,7 +25,7 @@ from tests.unit.toy_proposers import TreeProposer
 
 MAX_TOKENS = 24
 BASE = Setting(
-    lookup=(1, 3),
+    drafter=SpeculativeConfig("test"),
     num_speculative_tokens=6,
     batch_size=3,
     chunk_size=24,
@@ -162,7 +169,7 @@ def test_a_skipped_block_return(check, monkeypatch):
 
 
 def test_settings_meet_pairwise_within_the_limit():
-    chosen = settings(2)
+    chosen = settings(2, variants(SpeculativeConfig("ngram")))
     assert len(chosen) <= MAX_SETTINGS
     assert sum(not s.ignore_eos for s in chosen) == 1
     for a, b in product(FACTORS, FACTORS):

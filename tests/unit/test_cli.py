@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ import typer
 
 from specfast import cli
 from specfast.cli import options
+from specfast.cli.generate import Printer
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 
 TOY = ("toy", "--kv-cache-memory", 2**16)
@@ -206,6 +208,27 @@ def test_chat_keeps_the_conversation_until_reset(run, toy):
     assert code == 0
     assert first == third
     assert second.count("<") == 3
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_chat(run, toy, monkeypatch):
+    show, shown = Printer.show, []
+
+    def interrupt(self, completion):
+        show(self, completion)
+        shown.append(len(completion.token_ids))
+        if len(shown) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Printer, "show", interrupt)
+    before = signal.getsignal(signal.SIGINT)
+    code, out, err = run(
+        *("chat", "toy", "--max-tokens", 9, "--ignore-eos", "--spec-method", "none"),
+        typed="abc\nabc\n",
+    )
+    first, second = out.splitlines()
+    assert code == 0 and "Stopped" in err
+    assert first.count("<") == 2 and second.count("<") == 9
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_certify_passes_on_a_sound_engine(run, toy, tmp_path):

@@ -32,8 +32,9 @@ WRONG = {
     (SpeculativeConfig, "method"): [*WRONG_TYPES[1:], None, 1],
     (SpeculativeConfig, "num_speculative_tokens"): [*NO_INTEGERS, None, 0, 65],
     (SpeculativeConfig, "max_tree_nodes"): [*NO_INTEGERS, 4, 65],
-    (SpeculativeConfig, "prompt_lookup_max"): [*NO_INTEGERS, None, 0],
-    (SpeculativeConfig, "prompt_lookup_min"): [*NO_INTEGERS, None, 0, 5],
+    (SpeculativeConfig, "prompt_lookup_max"): [*NO_INTEGERS, 0],
+    (SpeculativeConfig, "prompt_lookup_min"): [*NO_INTEGERS, 0],
+    (SpeculativeConfig, "model"): [b"x", "", 1, 1.5, True, object()],
     (EngineConfig, "model"): [*WRONG_TYPES[1:], None, 1],
     (EngineConfig, "max_model_len"): [*NO_INTEGERS, 0],
     (EngineConfig, "num_blocks"): [*NO_INTEGERS, 0],
@@ -54,6 +55,18 @@ def test_wrong_values_are_refused_by_name(case):
             cls(**{**BASE[cls], name: value})
         word = "prompt_lookup_m" if name.startswith("prompt_lookup") else name
         assert word in str(refusal.value), value
+
+
+def test_an_unknown_parameter_is_a_value_error():
+    with pytest.raises(ValueError, match="SamplingParams: unknown key 'temprature'; known are"):
+        SamplingParams(temprature=1)
+    with pytest.raises(TypeError):
+        SamplingParams(1, n=1)
+
+
+def test_lookups_in_the_wrong_order():
+    with pytest.raises(ValueError, match="prompt_lookup_min=5 must not be above"):
+        SpeculativeConfig("ngram", prompt_lookup_min=5, prompt_lookup_max=4)
 
 
 def test_numbers_of_numpy_become_pythons():

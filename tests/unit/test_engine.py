@@ -323,7 +323,7 @@ def test_a_nan_in_a_rejected_draft_is_not_visible(kv):
     ],
 )
 def test_inadmissible_requests_are_refused_and_change_nothing(prompt, params, word):
-    engine = make_engine(NgramProposer(SpeculativeConfig("ngram")))
+    engine = make_engine(NgramProposer(SpeculativeConfig("ngram"), None))
     good = engine.add_request([1, 2, 3], SamplingParams(max_tokens=4, ignore_eos=True))
     with pytest.raises(ValueError, match=word):
         engine.add_request(prompt, SamplingParams(**params))

@@ -9,6 +9,7 @@ from scipy.stats import chi2
 
 from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
 from specfast.engine import Engine
+from specfast.proposers.base import Needs
 from specfast.sampler import Sampler
 from tests.unit.toy_model import ToyConfig, ToyModel, ToyTokenizer
 from tests.unit.toy_proposers import as_proposal
@@ -19,7 +20,7 @@ V, LENGTH, SAMPLES = 5, 3, 3000
 class GuessingProposer:
     """Drafts what a seedless guess gives: full trees of depth 2, whatever the target thinks."""
 
-    needs = None
+    needs = Needs()
 
     def propose(self, batch):
         trees = []

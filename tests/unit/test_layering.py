@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 LAYERS = [
     line.split()
     for line in """
-    config extension ops reference reference_attention _C _host
-    tokenizer detokenizer chat_template sequence metrics outputs proposers.base
+    validation config extension ops reference reference_attention _C _host
+    tokenizer detokenizer chat_template sequence metrics outputs kv_shape proposers.base
     kv_cache sampler structured budget models
     verifier proposers
     scheduler

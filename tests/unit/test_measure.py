@@ -1,12 +1,13 @@
 """The A/B harness on arms whose answers and times are known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from specfast.machine import CpuTimes, Load, LoadWatch, cpu_name
-from specfast.measure import Sample, Task, bootstrap, compare
+from specfast.measure import Sample, Task, bootstrap, compare, in_groups
 from specfast.metrics import SpecStats
 
 TASKS = [Task(f"t{i}", "prose" if i % 2 else "code", (i,)) for i in range(6)]
@@ -36,6 +37,30 @@ def test_order_is_abba_after_a_warm_up():
     assert [name for name, _ in log[:2]] == ["a", "b"]
     assert [name for name, task in log[2:] if task == "t0"] == list("abbaabba")
     assert [task for _, task in log[2:]] == ["t0"] * 8 + ["t1"] * 8
+
+
+def test_groups_hold_one_category_and_every_task_once():
+    groups = in_groups(TASKS, 2)
+    assert sorted(t.id for g in groups for t in g) == sorted(t.id for t in TASKS)
+    assert [len(g) for g in groups] == [2, 1, 2, 1]
+    assert all(len({t.category for t in g}) == 1 for g in groups)
+
+
+class FakeBatchArm(FakeArm):
+    def answer_all(self, tasks):
+        first, *others = [self.answer(t) for t in tasks]
+        return [first, *(replace(s, stats=SpecStats()) for s in others)]
+
+
+def test_a_batch_is_one_sample_a_task():
+    log = []
+    arms = [FakeBatchArm("a", 0.1, log=log), FakeBatchArm("b", 0.2, log=log)]
+    c = compare(arms, TASKS, batch_size=2)
+    assert [name for name, _ in log[4:12]] == list("aabbbbaa")
+    assert [len(s) for s in c.samples["a"]] == [2] * len(TASKS)
+    assert c.ratio("a", "b").value == pytest.approx(2.0)
+    assert c.summary("a").acceptance_rate == pytest.approx(1 / 8)
+    assert c.categories == ["code", "prose"]
 
 
 def test_known_speeds_are_found():

@@ -115,7 +115,7 @@ class FakeBatch:
 
 
 def proposer(**config):
-    return NgramProposer(SpeculativeConfig("ngram", **config))
+    return NgramProposer(SpeculativeConfig("ngram", **config), None)
 
 
 def drafts(proposal):

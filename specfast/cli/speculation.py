@@ -1,0 +1,97 @@
+"""The options of speculation, which several commands share."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+from specfast.cli.options import flag_of, given, option
+from specfast.config import SpeculativeConfig
+
+
+@dataclass(frozen=True)
+class SpeculationOptions:
+    """Who drafts, and how far."""
+
+    speculative_config: Annotated[
+        str | None,
+        option(
+            "Everything about speculation as JSON, with the keys of SpeculativeConfig, such as "
+            '\'{"method": "ngram", "num_speculative_tokens": 5}\'.',
+            panel="Speculation",
+            unset="the options below",
+        ),
+    ] = None
+    spec_method: Annotated[
+        str | None,
+        option("Who drafts: ngram (prompt lookup), or none.", panel="Speculation", unset="ngram"),
+    ] = None
+    spec_model: Annotated[
+        str | None,
+        option(
+            "The model or heads that draft, for methods that take one.",
+            panel="Speculation",
+            unset="none",
+        ),
+    ] = None
+    num_speculative_tokens: Annotated[
+        int | None, option("Drafts a step; in a tree its depth.", panel="Speculation", unset="8")
+    ] = None
+    max_tree_nodes: Annotated[
+        int | None,
+        option(
+            "Drafts a step, for methods that draft trees.",
+            panel="Speculation",
+            unset="the method's",
+        ),
+    ] = None
+    prompt_lookup_max: Annotated[
+        int | None,
+        option("ngram: the longest suffix to look for.", panel="Speculation", unset="4"),
+    ] = None
+    prompt_lookup_min: Annotated[
+        int | None,
+        option("ngram: the shortest suffix to look for.", panel="Speculation", unset="1"),
+    ] = None
+
+    def config(self) -> SpeculativeConfig | None:
+        """ValueError for options that contradict each other or would do nothing."""
+        names = [
+            f.name for f in fields(self) if f.name not in ("speculative_config", "spec_method")
+        ]
+        details = given(self, *names)
+        if self.speculative_config is not None:
+            if self.spec_method or details:
+                other = flag_of("spec_method" if self.spec_method else next(iter(details)))
+                raise ValueError(f"Give --speculative-config or {other}, not both.")
+            return _checked(SpeculativeConfig.from_dict(_json_object(self.speculative_config)))
+        method = self.spec_method or "ngram"
+        if method != "none":
+            return _checked(SpeculativeConfig(method, **_renamed(details)))
+        if details:
+            raise ValueError(
+                f"{flag_of(next(iter(details)))} does nothing with --spec-method none."
+            )
+        return None
+
+
+def _renamed(details: dict[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix("spec_"): value for name, value in details.items()}
+
+
+def _checked(config: SpeculativeConfig) -> SpeculativeConfig:
+    from specfast.proposers.registry import check_method
+
+    check_method(config)
+    return config
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--speculative-config is not JSON: {error}.") from None
+    if not isinstance(value, dict) or "method" not in value:
+        raise ValueError("--speculative-config must be a JSON object with at least 'method'.")
+    return value
