@@ -4,10 +4,13 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "core/philox.h"
+#include "host/adjacency.h"
+#include "host/draft_tree.h"
 #include "host/ngram.h"
 #include "host/row_layout.h"
 
@@ -32,6 +35,13 @@ void bind_ngram(py::module_& m) {
       });
 }
 
+std::vector<float> gumbel_noise(uint64_t seed, uint32_t position, const std::vector<int32_t>& ids) {
+  std::vector<float> noise;
+  noise.reserve(ids.size());
+  for (int32_t id : ids) noise.push_back(specfast::target_gumbel(seed, position, id));
+  return noise;
+}
+
 void bind_philox(py::module_& m) {
   using Words = std::array<uint32_t, 4>;
   m.def(
@@ -41,6 +51,7 @@ void bind_philox(py::module_& m) {
         return Words{x.x0, x.x1, x.x2, x.x3};
       },
       py::arg("seed"), py::arg("counter"));
+  m.def("gumbel_noise", &gumbel_noise, py::arg("seed"), py::arg("position"), py::arg("ids"));
 }
 
 template <class T>
@@ -52,6 +63,38 @@ py::array_t<T> to_array(std::vector<T>& values) {
   auto* owned = new std::vector<T>(std::move(values));
   py::capsule free(owned, [](void* p) { delete static_cast<std::vector<T>*>(p); });
   return py::array_t<T>(owned->size(), owned->data(), free);
+}
+
+// tokens [n], ids and logits [n, k]: rows of one token each, later ones count.
+void replace_rows(specfast::Adjacency& self, Array<int32_t> tokens, Array<int32_t> ids,
+                  Array<float> logits) {
+  const auto rows = tokens.shape(0), k = ids.shape(1);
+  if (ids.shape(0) != rows || logits.shape(0) != rows || logits.shape(1) != k)
+    throw std::invalid_argument("need ids and logits of shape [tokens, k]");
+  for (py::ssize_t i = 0; i < rows; i++)
+    self.replace(tokens.at(i), ids.data() + i * k, logits.data() + i * k, static_cast<int>(k));
+}
+
+void bind_adjacency(py::module_& m) {
+  using specfast::Adjacency;
+  py::class_<Adjacency>(m, "Adjacency")
+      .def(py::init<int64_t, int>(), py::arg("vocab_size"), py::arg("width"))
+      .def("replace", &replace_rows)
+      .def("follow",
+           [](Adjacency& self, const std::vector<int32_t>& tokens) {
+             self.follow(tokens.data(), tokens.size());
+           })
+      .def("clear", &Adjacency::clear)
+      .def(
+          "draft",
+          [](const Adjacency& self, int32_t root, int max_depth, int max_nodes, float floor,
+             float temperature, uint64_t seed, uint32_t position) {
+            auto tree =
+                self.draft(root, max_depth, max_nodes, floor, {temperature, seed, position});
+            return py::make_tuple(tree.tokens, tree.parents, tree.confidence);
+          },
+          py::arg("root"), py::arg("max_depth"), py::arg("max_nodes"), py::arg("floor"),
+          py::arg("temperature"), py::arg("seed"), py::arg("position"));
 }
 
 void bind_row_layout(py::module_& m) {
@@ -79,5 +122,6 @@ PYBIND11_MODULE(_host, m) {
   m.doc() = "Host data structures of specfast.";
   bind_ngram(m);
   bind_philox(m);
+  bind_adjacency(m);
   bind_row_layout(m);
 }
