@@ -23,6 +23,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 
 FACTORS: dict[str, list[Any]] = {
     "num_speculative_tokens": [1, 4, 8],
+    "policy": ["fixed", "auto"],
     "batch_size": [1, 3, 8],
     "chunk_size": [24, 512],
     "block_size": [4, 16],
@@ -39,6 +40,7 @@ class Setting:
 
     drafter: SpeculativeConfig
     num_speculative_tokens: int
+    policy: str
     batch_size: int
     chunk_size: int
     block_size: int
@@ -50,7 +52,8 @@ class Setting:
 
     @property
     def speculation(self) -> SpeculativeConfig:
-        return replace(self.drafter, num_speculative_tokens=self.num_speculative_tokens)
+        k = self.num_speculative_tokens
+        return replace(self.drafter, num_speculative_tokens=k, policy=self.policy)
 
     def params(self, max_tokens: int) -> SamplingParams:
         law = SAMPLED if self.sampled else GREEDY

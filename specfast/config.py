@@ -126,12 +126,14 @@ class SpeculativeConfig:
 
     What is None is the method's own affair; a setting that its method does not know is refused.
     model: who drafts, where it is a model or heads (a folder, hub id, .gguf file or known name).
+    policy: "fixed" verifies every draft, "auto" as many as pay on this machine.
     max_tree_nodes: drafts a sequence and step where the method drafts trees (None: chains).
     """
 
     method: str
     num_speculative_tokens: int = 8
     verification: str = "match"
+    policy: str = "fixed"
     model: str | None = None
     max_tree_nodes: int | None = None
     prompt_lookup_max: int | None = None
@@ -159,6 +161,10 @@ class SpeculativeConfig:
             f"prompt_lookup_min={shortest} must not be above prompt_lookup_max={longest}.",
         )
         require(
+            self.policy in ("auto", "fixed"),
+            f"policy must be 'auto' or 'fixed', not {self.policy!r}.",
+        )
+        require(
             self.verification == "match",
             f"verification must be 'match' (the only rule so far), not {self.verification!r}.",
         )
@@ -166,7 +172,7 @@ class SpeculativeConfig:
     @property
     def method_settings(self) -> dict[str, Any]:
         """The settings given that only some methods know."""
-        general = {"method", "num_speculative_tokens", "verification"}
+        general = {"method", "num_speculative_tokens", "verification", "policy"}
         given = ((f.name, getattr(self, f.name)) for f in fields(self))
         return {k: v for k, v in given if k not in general and v is not None}
 

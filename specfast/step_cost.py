@@ -73,7 +73,7 @@ class Decoding:
         self.num_rows = num_rows
         self.prompt = [1 + i % (model.config.vocab_size - 1) for i in range(context)]
         drafts = num_rows - 1
-        speculation = SpeculativeConfig("ngram", num_speculative_tokens=drafts) if drafts else None
+        speculation = SpeculativeConfig("ngram", drafts, policy="fixed") if drafts else None
         config = replace(fitting(config, model, 3 * context), speculative_config=speculation)
         proposer = FixedDrafts(self.prompt[:drafts]) if drafts else None
         self.engine = Engine(model, tokenizer, config, proposer)

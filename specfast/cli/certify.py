@@ -114,7 +114,7 @@ def _report(result: SettingResult) -> None:
     s = result.setting
     law = "T = 1, filters" if s.sampled else "greedy"
     described = (
-        f"{_drafter(s.drafter)}, k {s.num_speculative_tokens}, "
+        f"{_drafter(s.drafter)}, k {s.num_speculative_tokens} {s.policy}, "
         f"batch {s.batch_size}, chunk {s.chunk_size}, block {s.block_size}, "
         f"{'prefix cache, ' if s.prefix_caching else ''}{'few blocks, ' if s.preempt else ''}"
         f"{s.threads} threads, {law}{'' if s.ignore_eos else ', EOS'}"

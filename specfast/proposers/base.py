@@ -95,6 +95,27 @@ class Proposal:
         lengths = torch.cat([part.lengths for part in parts])
         return cls(column("tokens", -1), column("parents", -1), lengths, column("confidence", 0))
 
+    def kept(self, keep: np.ndarray) -> Proposal:
+        """Only the nodes in keep [B, N] bool, which holds the parent of each."""
+        lengths = keep.sum(axis=1, dtype=np.int32)
+        if lengths.sum() == self.num_nodes:
+            return self
+        width = int(lengths.max(initial=0))
+        order = np.argsort(~keep, axis=1, kind="stable")[:, :width]
+        is_padding = np.arange(width) >= lengths[:, None]
+        number = np.cumsum(keep, axis=1, dtype=np.int32) - 1
+
+        def taken(column: np.ndarray, padding: int) -> np.ndarray:
+            found = np.take_along_axis(column, order, 1)
+            found[is_padding] = padding
+            return found
+
+        parents = taken(self.parents.numpy(), -1)
+        parents = np.where(parents < 0, -1, np.take_along_axis(number, parents, 1))
+        columns = taken(self.tokens.numpy(), -1), parents, lengths
+        confidence = taken(self.confidence.numpy(), 0)
+        return Proposal(*map(torch.from_numpy, (*columns, confidence)))
+
     def only(self, rows: np.ndarray) -> Proposal:
         """Those of some sequences, in this order."""
         index = torch.from_numpy(rows)

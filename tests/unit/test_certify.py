@@ -27,6 +27,7 @@ MAX_TOKENS = 24
 BASE = Setting(
     drafter=SpeculativeConfig("test"),
     num_speculative_tokens=6,
+    policy="fixed",
     batch_size=3,
     chunk_size=24,
     block_size=4,

@@ -19,10 +19,8 @@ GREEDY = {"temperature": 0.0}
 SAMPLED = {"temperature": 1.0, "top_p": 0.9, "top_k": 20, "min_p": 0.01, "seed": 5}
 
 
-def make_engine(proposer=None, model=None, k=4, **config) -> Engine:
-    spec = (
-        SpeculativeConfig("test", num_speculative_tokens=k, max_tree_nodes=32) if proposer else None
-    )
+def make_engine(proposer=None, model=None, k=4, policy="fixed", **config) -> Engine:
+    spec = SpeculativeConfig("test", k, max_tree_nodes=32, policy=policy) if proposer else None
     values = {"num_blocks": 64, "block_size": 4, "max_num_batched_tokens": 64, **config}
     settings = EngineConfig("toy", speculative_config=spec, **values)
     return Engine(model or ToyModel(), ToyTokenizer(), settings, proposer)

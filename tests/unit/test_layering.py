@@ -18,7 +18,7 @@ LAYERS = [
     for line in """
     validation config extension ops reference reference_attention _C _host
     tokenizer detokenizer chat_template sequence metrics outputs kv_shape proposers.base
-    kv_cache sampler structured budget models
+    cost_model calibration kv_cache sampler structured budget models
     verifier proposers
     scheduler
     engine llm

@@ -1,0 +1,193 @@
+"""The budget: what it keeps is the best of all prefix-closed choices, and what it learns is so."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specfast.budget import Budget, outcomes, survival
+from specfast.calibration import NUM_BINS, Calibration
+from specfast.config import SamplingParams, SpeculativeConfig
+from specfast.cost_model import MAX_ROWS, CostModel
+from specfast.proposers.base import DraftTree, Proposal
+from tests.unit.test_engine import GREEDY, SAMPLED, make_engine, run, target_stream, tokens
+from tests.unit.toy_proposers import TreeProposer
+
+
+def known_cost(fixed, row):
+    model = CostModel()
+    for _ in range(200):
+        for rows in (1, 2, 5, 9):
+            model.observe(rows, fixed + row * rows)
+    return model
+
+
+@pytest.mark.parametrize(("fixed", "row"), [(1.0, 0.05), (1.0, 0.3), (1e-3, 1e-5), (4.0, 0.0)])
+def test_the_cost_of_rows_is_found(fixed, row):
+    found = known_cost(fixed, row).seconds(np.array([1, 4, 30]))
+    np.testing.assert_allclose(found, fixed + row * np.array([1, 4, 30]), rtol=0.1)
+
+
+def test_one_kind_of_step_leaves_the_prior_on_the_rest():
+    model = CostModel()
+    for _ in range(50):
+        model.observe(1, 2.0)
+    one, five = model.seconds(np.array([1, 5]))
+    assert one == pytest.approx(2.0, rel=0.05) and 1.05 < five / one < 1.35
+
+
+def test_prefill_is_no_step_to_learn_from():
+    model = CostModel()
+    model.observe(MAX_ROWS + 1, 100.0)
+    assert not model.is_known
+
+
+def test_more_rows_never_cost_less():
+    model, rng = CostModel(), np.random.default_rng(1)
+    for _ in range(300):
+        model.observe(int(rng.integers(1, 60)), float(rng.exponential()))
+        seconds = model.seconds(np.arange(1, 100))
+        assert (np.diff(seconds) >= 0).all() and (seconds > 0).all()
+
+
+def test_calibration_finds_the_share_accepted():
+    rng, calibration = np.random.default_rng(0), Calibration()
+    confidence = np.array([0.02, 0.3, 0.7, 0.97])
+    truth = np.array([0.2, 0.1, 0.75, 0.6])
+    for _ in range(2000):
+        calibration.observe(confidence, rng.random(4) < truth)
+    np.testing.assert_allclose(calibration.probability(confidence), truth, atol=0.12)
+
+
+def test_uncalibrated_confidence_is_believed_and_garbage_is_not():
+    confidence = np.array([0.0, 0.25, 1.0, np.nan, np.inf, -3.0])
+    assert Calibration().probability(confidence).tolist() == [0.0, 0.25, 1.0, 0.0, 1.0, 0.0]
+    calibration = Calibration()
+    calibration.observe(np.array([np.nan] * 50), np.ones(50, bool))
+    assert 0 <= calibration.probability(np.array([np.nan]))[0] <= 1
+
+
+def test_what_is_no_longer_tested_is_believed_again():
+    calibration = Calibration()
+    for _ in range(200):
+        calibration.observe(np.array([0.5]), np.array([False]))
+    assert calibration.probability(np.array([0.5]))[0] < 0.1
+    for _ in range(3000):
+        calibration.observe(np.array([0.99]), np.array([True]))
+    assert calibration.probability(np.array([0.5]))[0] > 0.4, "so that it is probed"
+
+
+@st.composite
+def trees(draw, max_nodes=5):
+    tree = DraftTree()
+    for node in range(draw(st.integers(0, max_nodes))):
+        tree.add(node, draw(st.integers(-1, node - 1)), draw(st.floats(0.0, 1.0)))
+    return tree
+
+
+def closed_choices(tree):
+    """Every set of nodes that holds the parent of each."""
+    for bits in product((False, True), repeat=len(tree)):
+        if all(not b or p < 0 or bits[p] for b, p in zip(bits, tree.parents)):
+            yield bits
+
+
+def batch_of(size):
+    return SimpleNamespace(
+        num_tokens=np.ones(size, np.int32), decides=np.ones(size, bool), __len__=lambda: size
+    )
+
+
+@given(st.lists(trees(), min_size=1, max_size=2), st.sampled_from([(1.0, 0.02), (1.0, 0.4)]))
+def test_the_choice_is_the_best_of_all(drafts, cost):
+    fixed, row = cost
+    budget = Budget(SpeculativeConfig("ngram", 8, policy="auto"))
+    budget._cost = SimpleNamespace(is_known=True, seconds=lambda n: fixed + row * n)
+    proposal = Proposal.trees(drafts)
+    chosen = budget.select(batch_of(len(drafts)), proposal)
+    chosen.check(np.full((len(drafts), 2), 8, np.int32), 40)
+
+    def rate(reaches):
+        return (len(drafts) + sum(reaches)) / (fixed + row * (len(drafts) + len(reaches)))
+
+    def kept(tree, bits):
+        reach = []
+        for p, c in zip(tree.parents, tree.confidence):
+            reach.append(c * (reach[p] if p >= 0 else 1.0))
+        return [r for r, b in zip(reach, bits) if b]
+
+    best = max(
+        rate([r for tree, bits in zip(drafts, choice) for r in kept(tree, bits)])
+        for choice in product(*(list(closed_choices(t)) for t in drafts))
+    )
+    reach = survival(chosen, chosen.confidence.numpy().astype(float))
+    assert rate(reach[reach >= 0].tolist()) == pytest.approx(best, rel=1e-5)
+
+
+@given(st.lists(trees(9), min_size=1, max_size=3), st.randoms())
+def test_kept_trees_keep_their_paths(drafts, random):
+    choices = [random.choice(list(closed_choices(t))) for t in drafts]
+    proposal = Proposal.trees(drafts)
+    keep = np.zeros(proposal.tokens.shape, bool)
+    for row, bits in enumerate(choices):
+        keep[row, : len(bits)] = bits
+    for tree, bits, kept in zip(drafts, choices, proposal.kept(keep).to_trees()):
+        assert paths(kept) == [p for p, b in zip(paths(tree), bits) if b]
+
+
+def paths(tree):
+    found = []
+    for token, parent in zip(tree.tokens, tree.parents):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return found
+
+
+def test_outcomes_are_of_nodes_whose_parents_were_accepted():
+    tree = DraftTree([1, 2, 3, 4], [-1, -1, 1, 0], [0.5] * 4)
+    proposal = Proposal.trees([tree, DraftTree([1], [-1], [0.5])])
+    result = SimpleNamespace(
+        path=torch.tensor([[1, -1, -1, -1], [-1] * 4], dtype=torch.int32),
+        num_accepted=torch.tensor([1, 0], dtype=torch.int32),
+    )
+    is_tested, is_accepted = outcomes(proposal, result)
+    assert is_tested.tolist() == [[True, True, True, False], [True, False, False, False]]
+    assert is_accepted.tolist() == [[False, True, False, False], [False] * 4]
+
+
+PROMPTS = [[3, 1, 4], [5, 6, 7, 8, 9, 3]]
+
+
+@pytest.mark.parametrize("row_cost", (0.0, 0.2, 5.0))
+@pytest.mark.parametrize("law", (GREEDY, SAMPLED), ids=("greedy", "sampled"))
+def test_trimming_changes_no_byte(law, row_cost, monkeypatch):
+    params = SamplingParams(max_tokens=30, ignore_eos=True, **law)
+    streams = {tuple(p): target_stream(p, params, 30) for p in PROMPTS}
+    monkeypatch.setattr(CostModel, "seconds", lambda self, rows: 1.0 + row_cost * rows)
+    engine = make_engine(TreeProposer(streams, wrong=2, miss=0.2), k=4, policy="auto")
+    outputs = run(engine, PROMPTS, params)
+    assert tokens(outputs) == [[streams[tuple(p)][len(p) :]] for p in PROMPTS]
+
+
+def test_dear_rows_draft_less(monkeypatch):
+    params = SamplingParams(max_tokens=60, ignore_eos=True, **GREEDY)
+    streams = {tuple(p): target_stream(p, params, 60) for p in PROMPTS}
+    drafted = []
+    for row_cost in (0.0, 0.6):
+        monkeypatch.setattr(CostModel, "seconds", lambda self, n, c=row_cost: 1.0 + c * n)
+        engine = make_engine(TreeProposer(streams, wrong=2, miss=0.6), k=4, policy="auto")
+        run(engine, PROMPTS, params)
+        drafted.append(engine.metrics.stats.num_draft_tokens)
+    assert drafted[1] < 0.7 * drafted[0]
+
+
+def test_fixed_keeps_everything():
+    budget = Budget(SpeculativeConfig("ngram", 8, policy="fixed"))
+    proposal = Proposal.trees([DraftTree([1, 2], [-1, 0], [0.0, 0.0])])
+    assert budget.select(batch_of(1), proposal) is proposal
+    assert NUM_BINS > 2
