@@ -19,7 +19,8 @@ from tests.unit.sampling_ops import rank
 from tests.unit.test_engine import GREEDY, make_engine, run, tokens
 from tests.unit.toy_model import ToyConfig, ToyModel
 
-VOCAB, WIDTH, TAU, KEPT = 12, 3, 0.75, 0.6
+VOCAB, WIDTH, TAU = 12, 3, 0.75
+KEPT = {True: 0.6, False: 0.42}  # greedy or not
 GREEDY_LAW = {"temperature": 0.0, "seed": 0, "position": 0}
 
 
@@ -40,9 +41,9 @@ def successors_of(adjacency, token):
     return dict(zip(found, confidence))
 
 
-def shares(scores):
+def shares(scores, greedy=True):
     weights = [math.exp(s - max(scores)) for s in scores]
-    return [KEPT * w / sum(weights) for w in weights]
+    return [KEPT[greedy] * w / sum(weights) for w in weights]
 
 
 token = st.integers(0, VOCAB - 1)
@@ -85,7 +86,7 @@ def every_path(rows, law, root, depth, reach=1.0, level=0):
         noise = gumbel_noise(law["seed"], law["position"] + level, ids)
         scores = [(x / law["temperature"] + g) / TAU for x, g in zip(logits, noise)]
     found = []
-    for i, share in zip(ids, shares(scores)):
+    for i, share in zip(ids, shares(scores, not law["temperature"])):
         found.append((reach * share, (i,)))
         below = every_path(rows, law, i, depth, reach * share, level + 1)
         found += [(r, (i, *path)) for r, path in below]
