@@ -2,4 +2,5 @@
 
 from specfast.cli import main
 
-main()
+if __name__ == "__main__":  # processes that write a corpus import it
+    main()

@@ -20,7 +20,8 @@ class ModelConfig:
 
     windows: a sliding window a layer (0: none), which counts the token itself. rotary_layers: False
     for a layer without rotary embedding. dtype: what config.json says; in a loaded model what the
-    weights are.
+    weights are. draft_vocab_size: a draft's head decides among so many of the target's tokens.
+    num_nextn_predict_layers: MTP blocks that the checkpoint holds beside the decoder.
     """
 
     model_type: str
@@ -43,6 +44,8 @@ class ModelConfig:
     qk_norm: bool = False
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    draft_vocab_size: int | None = None
+    num_nextn_predict_layers: int = 0
     dtype: torch.dtype = field(default=torch.float32)
 
     def __post_init__(self) -> None:
@@ -56,6 +59,16 @@ class ModelConfig:
             f"num_attention_heads ({self.num_heads}) must be a multiple of num_key_value_heads "
             f"({self.num_kv_heads}).",
         )
+
+    @property
+    def head_size(self) -> int:
+        """Logits a row."""
+        return self.draft_vocab_size or self.vocab_size
+
+    @property
+    def embedding_size(self) -> int:
+        """Stored embeddings: one a token, or, tied to a smaller head, one a row of that."""
+        return self.head_size if self.tie_word_embeddings else self.vocab_size
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> ModelConfig:
@@ -102,6 +115,8 @@ class ModelConfig:
             qk_norm=family.qk_norm,
             bos_token_id=values.get("bos_token_id"),
             eos_token_ids=token_ids(values.get("eos_token_id")),
+            draft_vocab_size=_draft_vocab_size(values),
+            num_nextn_predict_layers=values.get("num_nextn_predict_layers") or 0,
             dtype=_dtype(values.get("dtype") or values.get("torch_dtype")),
         )
 
@@ -123,6 +138,17 @@ def _size(values: Mapping[str, Any], key: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"config.json: {key} must be a positive integer, not {value!r}.")
     return value
+
+
+def _draft_vocab_size(values: Mapping[str, Any]) -> int | None:
+    if values.get("draft_vocab_size") is None:
+        return None
+    size, whole = _size(values, "draft_vocab_size"), _size(values, "vocab_size")
+    _require(
+        size <= whole,
+        f"config.json: draft_vocab_size ({size}) must not be above vocab_size ({whole}).",
+    )
+    return size
 
 
 def _head_dim(values: Mapping[str, Any], num_heads: int) -> int:

@@ -16,7 +16,7 @@ _READ_BY_ALL = _words(
     "model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
     "num_key_value_heads head_dim hidden_act max_position_embeddings rms_norm_eps rope_theta "
     "rope_scaling rope_parameters original_max_position_embeddings tie_word_embeddings "
-    "bos_token_id eos_token_id dtype torch_dtype"
+    "bos_token_id eos_token_id dtype torch_dtype draft_vocab_size num_nextn_predict_layers"
 )
 
 # Training, tokenizer, generation and bookkeeping: none of them reaches the forward pass.
@@ -33,7 +33,7 @@ _NEUTRAL = _words(
     "encoder_no_repeat_ngram_size bad_words_ids num_return_sequences forced_bos_token_id "
     "forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
     "begin_suppress_tokens tf_legacy_loss cross_attention_hidden_size unsloth_fixed "
-    "unsloth_version max_sequence_length model_max_length"
+    "unsloth_version max_sequence_length model_max_length specfast"
 )
 
 # These change the forward pass; the values listed are those that leave it as it is.
@@ -58,7 +58,6 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "num_experts": (0, 1),
     "num_local_experts": (0, 1),
     "n_routed_experts": (0,),
-    "num_nextn_predict_layers": (0,),
     "attention_chunk_size": (),
     "use_parallel_residual": (False,),
     "attention_bias": (False,),

@@ -25,7 +25,7 @@ class Model:
         self._layers = Layers(config, weights.layers)
         self._scratch = Scratch.allocate(config, 0)
         self._views: dict[int, Scratch] = {}
-        self._logits = torch.empty(0, config.vocab_size)
+        self._logits = torch.empty(0, config.head_size)
         self._kv_cache: Tensor | None = None
         self._kv_layers: tuple[Tensor, ...] = ()
 
@@ -54,10 +54,12 @@ class Model:
         return scratch.normed
 
     def logits(self, hidden: Tensor, index: Tensor) -> Tensor:
-        """Rows index [R] int64 of hidden -> [R, V] float32, valid until the next call."""
+        """Rows index [R] int64 of hidden -> [R, V or a draft's Vd] float32, valid until the next
+        call.
+        """
         num_rows = len(index)
         if num_rows > len(self._logits):
-            self._logits = torch.empty(num_rows, self.config.vocab_size)
+            self._logits = torch.empty(num_rows, self.config.head_size)
         out = self._logits[:num_rows]
         ops.linear(hidden.index_select(0, index), self.weights.head, out)
         return out

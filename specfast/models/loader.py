@@ -1,4 +1,4 @@
-"""From a name to a model and its tokenizer: folders, hub ids, GGUF files, the demo."""
+"""From a name to a model and its tokenizer: folders, hub ids, GGUF files, the package's own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from specfast.models import demo
+from specfast.models.committed import FOLDERS
 from specfast.models.config import DTYPES, ModelConfig
 from specfast.models.decoder import Model
 from specfast.models.gguf import GgufFile
@@ -28,20 +29,39 @@ logger = logging.getLogger(__name__)
 
 
 def load(model: str, dtype: str = "auto") -> tuple[Model, Tokenizer]:
-    """model: a Hugging Face folder or hub id, a .gguf file, or "demo".
+    """model: a Hugging Face folder or hub id, a .gguf file, "demo", or a name of `committed`.
 
     dtype: "float32", "bfloat16", or "auto", which is what the checkpoint stores (float16 becomes
     float32, which holds it exactly; quantised GGUF becomes bfloat16). ValueError says what is wrong
     with the name, the config, or a tensor.
     """
     path = resolve(model)
-    return _load_gguf(path, dtype) if path.is_file() else _load_folder(path, dtype)
+    if path.is_file():
+        return _load_gguf(path, dtype)
+    loaded = _load_folder(path, dtype)
+    if size := loaded.config.draft_vocab_size:
+        raise ValueError(
+            f"{model} is a draft model: it knows {size} of its target's tokens. Give it as "
+            "speculative_config's model, beside the target."
+        )
+    return loaded, Tokenizer.from_folder(path)
+
+
+def load_draft(model: str, dtype: str = "auto") -> Model:
+    """A model without its tokenizer, named as for `load`: a draft uses its target's.
+
+    weights.d2t, where there is one, says which of the target's tokens its logits stand for.
+    """
+    path = resolve(model)
+    return _load_gguf(path, dtype)[0] if path.is_file() else _load_folder(path, dtype)
 
 
 def resolve(model: str) -> Path:
     """The folder or .gguf file that a name stands for, fetched if it has to be."""
     if model == "demo":
         return demo.find()
+    if model in FOLDERS:
+        return FOLDERS[model]
     path = Path(model).expanduser()
     if path.is_dir():
         return _inside(path)
@@ -52,8 +72,8 @@ def resolve(model: str) -> Path:
     if _HUB_ID.fullmatch(model) and path.suffix != ".gguf" and not model.startswith("."):
         return _from_hub(model)
     raise ValueError(
-        f"No model {model!r}: it is no folder, no .gguf file, no hub id (owner/name), and not "
-        "'demo'."
+        f"No model {model!r}: it is no folder, no .gguf file, no hub id (owner/name), and none "
+        f"of {', '.join(map(repr, ('demo', *FOLDERS)))}."
     )
 
 
@@ -90,10 +110,9 @@ def _from_hub(name: str) -> Path:
         raise ValueError(f"The hub does not give {name}: {error}") from error
 
 
-def _load_folder(folder: Path, dtype: str) -> tuple[Model, Tokenizer]:
+def _load_folder(folder: Path, dtype: str) -> Model:
     config = ModelConfig.from_hf(_read_config(folder / "config.json"))
-    model = _build(config, FolderCheckpoint(folder), dtype)
-    return model, Tokenizer.from_folder(folder)
+    return _build(config, FolderCheckpoint(folder), dtype)
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -11,7 +11,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from specfast.models.weights import VOCABULARY_MAPS
+
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_MAP_DTYPES = {"I32": torch.int32, "I64": torch.int64}
 
 
 class FolderCheckpoint:
@@ -27,12 +30,14 @@ class FolderCheckpoint:
         for name, file in self._file_of.items():
             stored = file.get_slice(name)
             self.shapes[name] = tuple(stored.get_shape())
-            if stored.get_dtype() not in _DTYPES:
+            supported = _MAP_DTYPES if name in VOCABULARY_MAPS else _DTYPES
+            if stored.get_dtype() not in supported:
                 raise ValueError(
                     f"Tensor {name!r} is stored as {stored.get_dtype()}, which is not supported; "
-                    f"supported are {', '.join(_DTYPES)}."
+                    f"supported are {', '.join(supported)}."
                 )
-            dtypes[_DTYPES[stored.get_dtype()]] += len(self.shapes[name]) == 2
+            if len(self.shapes[name]) == 2:
+                dtypes[_DTYPES[stored.get_dtype()]] += 1
         self.dtype = dtypes.most_common(1)[0][0]
 
     def tensor(self, name: str) -> Tensor:

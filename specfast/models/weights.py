@@ -13,6 +13,8 @@ from specfast import ops
 from specfast.models.config import ModelConfig
 
 EMBEDDING, HEAD, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+D2T, T2D = "d2t", "t2d"
+VOCABULARY_MAPS = (D2T, T2D)
 
 
 class Checkpoint(Protocol):
@@ -48,13 +50,17 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Weights:
-    """A whole model. embedding [V, hidden] as stored; arena holds every packed matrix."""
+    """A whole model. embedding [V, hidden] as stored; arena holds every packed matrix.
+
+    d2t [Vd] int32: the target's token that each row of a smaller head stands for, ascending.
+    """
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor
     head: Tensor
     arena: Tensor
+    d2t: Tensor | None = None
 
 
 def read_weights(config: ModelConfig, checkpoint: Checkpoint) -> Weights:
@@ -77,7 +83,7 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[int, ...]]) -> 
                 f"Tensor {name!r} has shape {list(found[name])}, but config.json implies "
                 f"{list(shape)}."
             )
-    extra = sorted(name for name in found if name not in expected and not _is_derived(name))
+    extra = sorted(name for name in found if name not in expected and not _is_beside(name, config))
     if extra:
         raise ValueError(
             f"The checkpoint has {len(extra)} tensors that a {config.model_type} model does not "
@@ -85,21 +91,27 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[int, ...]]) -> 
         )
 
 
-def _is_derived(name: str) -> bool:
-    """Old checkpoints store the rotary frequencies, and tied ones their head twice."""
-    return name.endswith("rotary_emb.inv_freq") or name == HEAD
+def _is_beside(name: str, config: ModelConfig) -> bool:
+    """Old checkpoints store the rotary frequencies, tied ones their head twice; MTP blocks have
+    MiMo's names and stand beside the decoder.
+    """
+    mtp = tuple(f"model.mtp_layers.{n}." for n in range(config.num_nextn_predict_layers))
+    return name.endswith("rotary_emb.inv_freq") or name == HEAD or name.startswith(mtp)
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor of the model by its Hugging Face name."""
-    vocabulary = (config.vocab_size, config.hidden_size)
-    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: vocabulary}
+    """Every tensor of the model by its Hugging Face name, and a draft's vocabulary maps."""
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.embedding_size, config.hidden_size)}
     for layer in range(config.num_layers):
         for name, shape in _layer_shapes(config).items():
             shapes[f"model.layers.{layer}.{name}"] = shape
     shapes[FINAL_NORM] = (config.hidden_size,)
     if not config.tie_word_embeddings:
-        shapes[HEAD] = vocabulary
+        shapes[HEAD] = (config.head_size, config.hidden_size)
+    if config.draft_vocab_size:
+        shapes[D2T] = (config.draft_vocab_size,)
+        if config.tie_word_embeddings:
+            shapes[T2D] = (config.vocab_size,)
     return shapes
 
 
@@ -136,12 +148,28 @@ class _Reader:
         self._used = 0
 
     def read(self) -> Weights:
-        embedding = self.checkpoint.tensor(EMBEDDING).to(self.config.dtype)
+        stored = self.checkpoint.tensor(EMBEDDING).to(self.config.dtype)
         layers = tuple(self._layer(layer) for layer in range(self.config.num_layers))
-        head = embedding if self.config.tie_word_embeddings else self.checkpoint.tensor(HEAD)
-        packed_head = self._pack([head])
+        head = self._pack(
+            [stored if self.config.tie_word_embeddings else self.checkpoint.tensor(HEAD)]
+        )
         assert self._used == self.arena.numel()
-        return Weights(embedding, layers, self._vector(FINAL_NORM), packed_head, self.arena)
+        t2d = self._map(T2D, len(stored))
+        embedding = stored if t2d is None else stored[t2d]
+        d2t = self._map(D2T, self.config.vocab_size)
+        return Weights(embedding, layers, self._vector(FINAL_NORM), head, self.arena, d2t)
+
+    def _map(self, name: str, size: int) -> Tensor | None:
+        """A vocabulary map as int32, its entries below size."""
+        if name not in self._names:
+            return None
+        ids = self.checkpoint.tensor(name)
+        if ids.min() < 0 or ids.max() >= size or (name == D2T and (ids.diff() <= 0).any()):
+            raise ValueError(
+                f"Tensor {name!r} must hold ids below {size}, those of d2t ascending; "
+                "save the draft again."
+            )
+        return ids.int()
 
     def _layer(self, layer: int) -> LayerWeights:
         prefix = f"model.layers.{layer}."
@@ -199,5 +227,5 @@ def _arena_size(config: ModelConfig) -> int:
     q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     hidden, inner = config.hidden_size, config.intermediate_size
     layer = ((q + 2 * kv, hidden), (hidden, q), (2 * inner, hidden), (hidden, inner))
-    matrices = [*layer * config.num_layers, (config.vocab_size, hidden)]
+    matrices = [*layer * config.num_layers, (config.head_size, hidden)]
     return sum(-(-rows // ops.PANEL) * ops.PANEL * columns for rows, columns in matrices)

@@ -25,7 +25,13 @@ LAYERS = [
     measure machine info data pairwise
     step_cost peers margin certify_settings
     bench certify
-    cli server tune train __main__
+    train.dedupe train.student train.loop
+    train.prompts
+    train.data
+    train.batches train.card
+    train.acceptance train.corpus
+    train tune
+    cli server __main__
     """.strip().splitlines()
 ]
 LAYER_OF = {f"specfast.{m}": depth for depth, line in enumerate(LAYERS) for m in line}
