@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import specfast
-from specfast.cli import bench, certify, chat, generate, info
+from specfast.cli import bench, certify, chat, generate, info, train
 from specfast.cli.console import fail, log_to_stderr, write
 from specfast.cli.options import grouped
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 for command in (generate.generate, chat.chat, bench.bench, certify.certify, info.info):
     app.command()(grouped(command))
+app.add_typer(train.app, name="train")
 
 
 def _print_version(asked: bool) -> None:

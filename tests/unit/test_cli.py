@@ -15,7 +15,7 @@ from specfast.cli.generate import Printer
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 
 TOY = ("toy", "--kv-cache-memory", 2**16)
-COMMANDS = ["generate", "chat", "bench", "certify", "info"]
+COMMANDS = ["generate", "chat", "bench", "certify", "train", "info"]
 
 
 class ChattyTokenizer(ToyTokenizer):

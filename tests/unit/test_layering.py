@@ -25,10 +25,10 @@ LAYERS = [
     measure machine info data pairwise
     step_cost peers margin certify_settings
     bench certify
-    train.dedupe train.student train.loop
+    train.dedupe train.student train.loop train.card train.corpus_settings
     train.prompts
     train.data
-    train.batches train.card
+    train.batches train.reduction train.writers
     train.acceptance train.corpus
     train tune
     cli server __main__

@@ -1,0 +1,238 @@
+"""A draft model distilled from its target: a small decoder over the target's commonest tokens."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specfast.data import CHAT
+from specfast.models.config import ModelConfig
+from specfast.models.loader import load, resolve
+from specfast.train.acceptance import Acceptance, acceptance, matches_of
+from specfast.train.batches import Batch, Batches
+from specfast.train.card import Card, copy_tokenizer, save_folder, without_folders
+from specfast.train.corpus import Corpus, write_corpus
+from specfast.train.corpus_settings import CorpusSettings
+from specfast.train.loop import LoopSettings, train
+from specfast.train.reduction import head_tokens, nearest_rows, rows_of_tokens
+from specfast.train.student import Student, llama_config
+from specfast.train.writers import Report
+
+_PREVIEW_ANSWERS, _PREVIEW_STEPS = 48, 200
+
+
+@dataclass(frozen=True)
+class DraftSettings:
+    """The student's shape and what it learns from. draft_vocab_size: tokens that it can draft, the
+    target's commonest (0: all); context: tokens that it sees back, and the longest text that it is
+    trained on. The target's probabilities, over its recorded best tokens, count 1 - label_weight;
+    its very best token counts the rest.
+    """
+
+    hidden_size: int = 192
+    num_layers: int = 4
+    head_dim: int = 32
+    num_kv_heads: int = 2
+    intermediate_size: int = 512
+    draft_vocab_size: int = 8192
+    context: int = 512
+    label_weight: float = 0.3
+    batch_size: int = 12
+    bfloat16: bool = False
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.head_dim:
+            raise ValueError(
+                f"hidden_size ({self.hidden_size}) must be a multiple of head_dim "
+                f"({self.head_dim})."
+            )
+
+
+@dataclass(frozen=True)
+class DraftResult:
+    """Held-out acceptance of the saved weights: all of it, and by category ("chat": MT-bench's
+    eight together). coverage: share of the target's choices there that the draft has a row for.
+    """
+
+    acceptance: Acceptance
+    by_category: dict[str, Acceptance]
+    num_parameters: int
+    num_train_tokens: int
+    coverage: float
+
+
+def train_draft(
+    corpus_settings: CorpusSettings,
+    settings: DraftSettings,
+    loop: LoopSettings,
+    out: Path,
+    work: Path,
+    device: str,
+    report: Report,
+    num_writers: int = 1,
+) -> DraftResult:
+    """Writes the corpus, trains, measures, and saves a folder that draft_model loads.
+
+    Goes on from what `work` holds. ValueError if that belongs to other settings.
+    """
+    model, tokenizer = load(corpus_settings.target, corpus_settings.dtype)
+    corpus = write_corpus(model, tokenizer, corpus_settings, work, report, num_writers)
+    d2t = head_tokens(corpus.train, model.config.vocab_size, settings.draft_vocab_size)
+    config = student_config(model.config, settings, tokenizer.eos_token_id)
+    torch.manual_seed(corpus_settings.seed)
+    student = new_student(config, d2t, model.weights.embedding.float()).to(device)
+    identity = {"corpus": asdict(corpus_settings), "draft": asdict(settings)}
+    _Distillation(student, corpus, settings, loop, corpus_settings.seed, report).run(
+        work / f"{out.name}.pt", identity
+    )
+    result = measure(student, corpus)
+    card = _card({**identity, "loop": asdict(loop)}, result)
+    save_folder(out, student.tensors(torch.bfloat16), config, card)
+    copy_tokenizer(resolve(corpus_settings.target), out)
+    return result
+
+
+def student_config(
+    target: ModelConfig, settings: DraftSettings, eos_token_id: int | None
+) -> dict[str, Any]:
+    """The student's config.json."""
+    size = settings.draft_vocab_size
+    return llama_config(
+        vocab_size=target.vocab_size,
+        hidden_size=settings.hidden_size,
+        num_layers=settings.num_layers,
+        head_dim=settings.head_dim,
+        num_kv_heads=settings.num_kv_heads,
+        intermediate_size=settings.intermediate_size,
+        context=settings.context,
+        max_position_embeddings=target.max_position_embeddings,
+        draft_vocab_size=size if 0 < size < target.vocab_size else None,
+        bos_token_id=target.bos_token_id,
+        eos_token_id=eos_token_id,
+        dtype="bfloat16",
+    )
+
+
+def new_student(config: dict[str, Any], d2t: Tensor | None, embedding: Tensor) -> Student:
+    """A student whose embeddings are the principal components of the target's [V, hidden]."""
+    shape = ModelConfig.from_hf(config)
+    rows = embedding if d2t is None else embedding[d2t]
+    t2d = None if d2t is None else nearest_rows(embedding, d2t)
+    student = Student(shape, d2t, t2d)
+    weight = student.model.embed_tokens.weight
+    _, sizes, directions = torch.linalg.svd(rows, full_matrices=False)
+    count = min(shape.hidden_size, len(sizes))
+    components = rows @ directions[:count].T / sizes[:count].sqrt()
+    with torch.no_grad():
+        weight[:, :count] = components * (weight.std() / components.std())
+    return student
+
+
+def distillation_loss(
+    student: Student, batch: Batch, row_of: Tensor, label_weight: float
+) -> Tensor:
+    """Cross entropy with the target's probabilities, which is KL plus what no student can change.
+
+    row_of [V]: a token's row in the head, -1 for none; such tokens count nothing.
+    """
+    log_q = student.logits(student(batch.tokens).flatten(0, 1)[batch.rows]).float().log_softmax(1)
+    p = batch.top_logits.softmax(1) * (1 - label_weight)
+    p[:, 0] += label_weight
+    rows = row_of[batch.top_ids]
+    return -((p * (rows >= 0)) * log_q.gather(1, rows.clamp(min=0))).sum(1).mean()
+
+
+def measure(student: Student, corpus: Corpus) -> DraftResult:
+    """Held-out acceptance with the weights as they are saved, in bfloat16."""
+    state = {k: _rounded(v) for k, v in student.state_dict().items()}
+    rounded = Student(student.config, state.get("d2t"), state.get("t2d"))
+    rounded.load_state_dict(state)
+    matches = matches_of(rounded, corpus.held_out)
+    groups: dict[str, list[np.ndarray]] = {}
+    for category, row in zip(corpus.held_out_categories, matches):
+        for name in (category, *(("chat",) if category in CHAT else ())):
+            groups.setdefault(name, []).append(row)
+    tokens = np.concatenate([a.top_ids[:, 0] for a in corpus.held_out])
+    rows = rows_of_tokens(rounded.d2t, student.config.vocab_size)
+    return DraftResult(
+        acceptance(matches),
+        {name: acceptance(rows) for name, rows in sorted(groups.items())},
+        sum(p.numel() for p in rounded.parameters()),
+        sum(a.num_answer_tokens for a in corpus.train),
+        float((rows[torch.from_numpy(tokens).long()] >= 0).float().mean()),
+    )
+
+
+def _rounded(tensor: Tensor) -> Tensor:
+    cpu = tensor.cpu()
+    return cpu.bfloat16().float() if cpu.is_floating_point() else cpu
+
+
+def _card(recipe: dict[str, dict[str, Any]], result: DraftResult) -> Card:
+    recipe = {name: without_folders(settings) for name, settings in recipe.items()}
+    target = recipe["corpus"]["target"]
+    k = len(result.acceptance.per_position)
+    lengths = {name: found.length for name, found in result.by_category.items()}
+    return Card(
+        title=f"Draft model for {target}",
+        summary=(
+            f"A draft model for speculative decoding with `{target}`: specfast's `draft_model` "
+            "proposer loads it. It was distilled from text that the target wrote, and its figures "
+            "come from prompts that it was not trained on, in greedy decoding, by replay of the "
+            "target's own answers."
+        ),
+        command=f"specfast train draft {target} --out ...",
+        recipe=recipe,
+        figures={
+            "parameters": result.num_parameters,
+            "target tokens trained on": result.num_train_tokens,
+            "held-out tokens": result.acceptance.num_tokens,
+            "share of them that it can draft": result.coverage,
+            f"acceptance length, k = {k}": result.acceptance.length,
+            "acceptance by position": list(result.acceptance.per_position),
+            "acceptance length by category": lengths,
+        },
+    )
+
+
+class _Distillation:
+    """One run: which batch a step takes, its loss, and a look at acceptance now and then."""
+
+    def __init__(
+        self,
+        student: Student,
+        corpus: Corpus,
+        settings: DraftSettings,
+        loop: LoopSettings,
+        seed: int,
+        report: Report,
+    ) -> None:
+        self.student, self.settings, self.loop, self.report = student, settings, loop, report
+        self.device = next(student.parameters()).device
+        self.batches = Batches(corpus.train, settings.batch_size, settings.context, seed)
+        self.row_of = rows_of_tokens(student.d2t, student.config.vocab_size).to(self.device)
+        self.preview = corpus.held_out[:: max(1, len(corpus.held_out) // _PREVIEW_ANSWERS)]
+        self.length = float("nan")
+        self.mean_loss = float("nan")
+
+    def run(self, checkpoint: Path, identity: dict[str, Any]) -> None:
+        train(self.student, self._loss, self.loop, checkpoint, identity, self._on_step)
+
+    def _loss(self, step: int) -> Tensor:
+        batch = self.batches.at(step).to(self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.bfloat16):
+            return distillation_loss(self.student, batch, self.row_of, self.settings.label_weight)
+
+    def _on_step(self, step: int, loss: float) -> None:
+        if step % _PREVIEW_STEPS == 0:
+            self.length = acceptance(matches_of(self.student, self.preview)).length
+        self.mean_loss = loss if self.mean_loss != self.mean_loss else (
+            0.98 * self.mean_loss + 0.02 * loss
+        )  # fmt: skip
+        words = f"loss {self.mean_loss:.3f}, acceptance length {self.length:.2f}"
+        self.report("training", step, self.loop.steps, words)

@@ -1,0 +1,160 @@
+"""The target writes: users' turns and answers, in one process or in several."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from specfast.config import EngineConfig
+from specfast.engine import Engine
+from specfast.models.decoder import Model
+from specfast.models.loader import load
+from specfast.tokenizer import Tokenizer
+from specfast.train.corpus_settings import CorpusSettings
+from specfast.train.data import Answer, AnswerStore, LogitRecorder, write_answers
+from specfast.train.prompts import Source, TargetPrompt, encode, open_user_turn
+
+SELF_WRITTEN = "self_written"
+_TURN_TOKENS = 96
+
+# stage, done, total, a few words
+Report = Callable[[str, int, int, str], None]
+
+
+class Writer:
+    """The target's engine, and where its texts are kept."""
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        settings: CorpusSettings,
+        work: Path,
+        report: Report,
+        num_writers: int = 1,
+    ) -> None:
+        self.tokenizer, self.settings, self.work, self.report = tokenizer, settings, work, report
+        self.num_writers = num_writers
+        self.recorder = LogitRecorder(settings.top_logits)
+        config = EngineConfig(
+            model=settings.target,
+            max_num_seqs=settings.max_num_seqs,
+            max_model_len=settings.max_prompt_tokens + settings.max_answer_tokens,
+        )
+        self.engine = Engine(model, tokenizer, config, self.recorder)
+
+    def self_written(self) -> list[Source]:
+        """User turns that the target ended by itself, once each."""
+        count = self.settings.num_self_prompts
+        if not count:
+            return []
+        opening = open_user_turn(self.tokenizer)
+        seed = self.settings.seed
+        prompts = [TargetPrompt(opening, SELF_WRITTEN, 1.0, seed + i) for i in range(count)]
+        turns = self._write(prompts, "turns", _TURN_TOKENS)
+        ends = self.tokenizer.eos_token_ids
+        texts = [
+            self.tokenizer.decode(a.tokens[a.num_prompt_tokens :].tolist()).strip()
+            for a in turns
+            if int(a.tokens[-1]) in ends
+        ]
+        return [Source(text, SELF_WRITTEN, True) for text in dict.fromkeys(texts) if text]
+
+    def fitting(self, sources: Sequence[Source]) -> list[Source]:
+        """Those that are short enough."""
+        limit = self.settings.max_prompt_tokens
+        return [s for s in sources if 0 < len(encode(s, self.tokenizer)) <= limit]
+
+    def answer(
+        self, sources: Sequence[Source], sampled_share: float, name: str
+    ) -> tuple[list[Answer], list[TargetPrompt]]:
+        """The answers and the prompts."""
+        prompts = []
+        for n, source in enumerate(sources):
+            sampled = int((n + 1) * sampled_share) > int(n * sampled_share)
+            prompt = encode(source, self.tokenizer)
+            seed = self.settings.seed + n
+            prompts.append(TargetPrompt(prompt, source.category, float(sampled), seed))
+        if not prompts:
+            raise ValueError(
+                f"No prompt for {name} is left: all are longer than max_prompt_tokens, or overlap "
+                "with evaluation prompts."
+            )
+        return self._write(prompts, name, self.settings.max_answer_tokens), prompts
+
+    def _write(self, prompts: list[TargetPrompt], name: str, max_tokens: int) -> list[Answer]:
+        with _helpers(self.settings, self.work, prompts, name, max_tokens, self.num_writers):
+            self.write_part(prompts, name, max_tokens, 0, self.num_writers)
+        found = AnswerStore(self.work / name).load()
+        self.report(f"writing {name}", len(found), len(prompts), "all written")
+        assert [a.index for a in found] == list(range(len(prompts)))
+        return found
+
+    def write_part(
+        self, prompts: list[TargetPrompt], name: str, max_tokens: int, part: int, num_parts: int
+    ) -> None:
+        """Every num_parts-th answer, from `part` on."""
+        store = AnswerStore(self.work / name, part)
+        indices = range(part, len(prompts), num_parts)
+
+        def report(num_answers: int, num_tokens: int) -> None:
+            self.report(f"writing {name}", num_answers, len(prompts), f"{num_tokens} tokens")
+
+        write_answers(self.engine, self.recorder, prompts, store, max_tokens, report, indices)
+
+
+@contextmanager
+def _helpers(
+    settings: CorpusSettings,
+    work: Path,
+    prompts: list[TargetPrompt],
+    name: str,
+    max_tokens: int,
+    num_writers: int,
+) -> Iterator[None]:
+    """Processes that write parts 1, 2, ... while the caller writes part 0."""
+    spawn = multiprocessing.get_context("spawn")
+    parts = range(1, num_writers)
+    common = (settings, work, prompts, name, max_tokens, num_writers)
+    processes = [spawn.Process(target=_write_part, args=(*common, part)) for part in parts]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if processes else threads)
+    try:
+        for process in processes:
+            process.start()
+        yield
+        for process in processes:
+            process.join()
+    finally:
+        torch.set_num_threads(threads)
+        for process in processes:
+            if process.is_alive():
+                process.terminate()
+    if any(process.exitcode for process in processes):
+        raise ValueError("A writer ended early; give the same command again to go on.")
+
+
+def _write_part(
+    settings: CorpusSettings,
+    work: Path,
+    prompts: list[TargetPrompt],
+    name: str,
+    max_tokens: int,
+    num_parts: int,
+    part: int,
+) -> None:
+    torch.set_num_threads(1)
+    model, tokenizer = load(settings.target, settings.dtype)
+    writer = Writer(model, tokenizer, settings, work, _end_with_the_parent)
+    writer.write_part(prompts, name, max_tokens, part, num_parts)
+
+
+def _end_with_the_parent(*progress: object) -> None:
+    """A parent that was killed could not end its writers."""
+    parent = multiprocessing.parent_process()
+    if parent and not parent.is_alive():
+        raise SystemExit("The process that started this writer is gone.")
