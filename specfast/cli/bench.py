@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.progress import Progress
-
 from specfast.cli.bench_report import draw, print_report
-from specfast.cli.console import err_console, json_text, note
+from specfast.cli.console import json_text, measuring, note
 from specfast.cli.options import (
     ModelOptions,
     SamplingOptions,
@@ -128,15 +126,8 @@ def _run(settings: BenchSettings, prompts: list[Prompt]) -> BenchReport:
     from specfast.bench import run_bench
 
     note(f"Benchmarking {settings.config.model} on {len(prompts)} prompts ...")
-    console = err_console()
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("measuring", total=None)
-        return run_bench(
-            settings,
-            prompts,
-            on_start=lambda num_samples: progress.update(bar, total=num_samples),
-            on_sample=lambda: progress.advance(bar),
-        )
+    with measuring() as progress:
+        return run_bench(settings, prompts, on_start=progress.start, on_sample=progress.advance)
 
 
 def _report(report: BenchReport, json: Path | None, plot: Path | None) -> None:

@@ -7,15 +7,18 @@ import logging
 import math
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.text import Text
 
 DRAFT_STYLE = "green"
+SECONDS_BETWEEN_LINES = 60
 
 
 def out_console() -> Console:
@@ -69,6 +72,35 @@ def warn(text: str) -> None:
 
 def fail(text: str) -> None:
     err_console().print(Text("Error: ", "red") + Text(text, "default"), soft_wrap=True)
+
+
+class Measuring:
+    """How far a long measurement is: a bar on a terminal, elsewhere a line now and then."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar, self._task = bar, bar.add_task("measuring", total=None)
+        self._total = self._done = 0
+        self._started = self._said = time.monotonic()
+
+    def start(self, total: int) -> None:
+        self._total, self._started = total, time.monotonic()
+        self._bar.update(self._task, total=total)
+
+    def advance(self) -> None:
+        self._done += 1
+        self._bar.advance(self._task)
+        now = time.monotonic()
+        if self._bar.disable and now - self._said > SECONDS_BETWEEN_LINES:
+            left = (now - self._started) / self._done * (self._total - self._done)
+            note(f"{self._done} of {self._total} answers, some {left / 60:.0f} min to go ...")
+            self._said = now
+
+
+@contextmanager
+def measuring() -> Iterator[Measuring]:
+    console = err_console()
+    with Progress(console=console, disable=not console.is_terminal) as bar:
+        yield Measuring(bar)
 
 
 @contextmanager

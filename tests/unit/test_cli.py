@@ -10,7 +10,7 @@ import torch
 import typer
 
 from specfast import cli
-from specfast.cli import options
+from specfast.cli import console, options
 from specfast.cli.generate import Printer
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 
@@ -316,3 +316,11 @@ def test_groups_become_options():
         other=5,
     )
     assert seen == [("m", None, 5)]
+
+
+def test_a_long_measurement_says_how_far_it_is(capsys, monkeypatch):
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0)
+    with console.measuring() as progress:
+        progress.start(4)
+        progress.advance()
+    assert "1 of 4 answers" in capsys.readouterr().err
