@@ -40,3 +40,31 @@ class Adjacency:
         seed: int,
         position: int,
     ) -> tuple[list[int], list[int], list[float]]: ...
+
+class SuffixTree:
+    MAX_BYTES_PER_TOKEN: int
+    num_appended: int
+    num_documents: int
+    num_nodes: int
+    num_bytes: int
+
+    def __init__(self, max_depth: int, max_bytes: int) -> None: ...
+    def __len__(self) -> int: ...
+    def append(self, tokens: list[int]) -> None: ...
+    def end_document(self) -> None: ...
+    def drop_document(self) -> None: ...
+    def continuations(self, context: list[int]) -> list[tuple[int, int]]: ...
+
+class SuffixDrafter:
+    def __init__(
+        self, doubt: Sequence[float], pool_doubt: Sequence[float], floor: float
+    ) -> None: ...
+    def draft(
+        self,
+        text: SuffixTree,
+        pool: SuffixTree | None,
+        depth: int,
+        nodes: int,
+        temperature: float,
+        seed: int,
+    ) -> tuple[list[int], list[int], list[float]]: ...

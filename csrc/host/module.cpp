@@ -16,6 +16,8 @@
 
 namespace py = pybind11;
 
+void bind_suffix(py::module_& m);  // suffix_module.cpp
+
 namespace {
 
 void bind_ngram(py::module_& m) {
@@ -124,4 +126,5 @@ PYBIND11_MODULE(_host, m) {
   bind_philox(m);
   bind_adjacency(m);
   bind_row_layout(m);
+  bind_suffix(m);
 }
