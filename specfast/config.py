@@ -22,6 +22,7 @@ from specfast.validation import (
 
 GREEDY_TEMPERATURE = 1e-5
 MAX_CHOICES = 16384
+MAX_SUFFIX_DEPTH = 256  # an append costs as many steps
 MAX_NODES = 64  # drafts a sequence and step: their ancestors are the bits of an int64
 
 
@@ -138,6 +139,9 @@ class SpeculativeConfig:
     max_tree_nodes: int | None = None
     prompt_lookup_max: int | None = None
     prompt_lookup_min: int | None = None
+    suffix_decoding_max_tree_depth: int | None = None
+    suffix_decoding_max_cached_requests: int | None = None
+    suffix_decoding_min_token_prob: float | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -152,9 +156,7 @@ class SpeculativeConfig:
             self.model is None or (isinstance(self.model, str) and bool(self.model)),
             f"speculative_config: model must be a name or a folder, not {self.model!r}.",
         )
-        for name in ("prompt_lookup_max", "prompt_lookup_min"):
-            if getattr(self, name) is not None:
-                check_integer(self, name, 1, MANY)
+        self._check_methods_own()
         shortest, longest = self.prompt_lookup_min or 1, self.prompt_lookup_max or MANY
         require(
             shortest <= longest,
@@ -168,6 +170,19 @@ class SpeculativeConfig:
             self.verification == "match",
             f"verification must be 'match' (the only rule so far), not {self.verification!r}.",
         )
+
+    def _check_methods_own(self) -> None:
+        prefix = "suffix_decoding_"
+        lowest = {"prompt_lookup_max": 1, "prompt_lookup_min": 1, f"{prefix}max_cached_requests": 0}
+        for name, low in lowest.items():
+            if getattr(self, name) is not None:
+                check_integer(self, name, low, MANY)
+        if self.suffix_decoding_max_tree_depth is not None:
+            why = ", above num_speculative_tokens: a path holds a match and the drafts behind it"
+            low = self.num_speculative_tokens + 1
+            check_integer(self, f"{prefix}max_tree_depth", low, MAX_SUFFIX_DEPTH, why)
+        if self.suffix_decoding_min_token_prob is not None:
+            check_number(self, f"{prefix}min_token_prob", lambda p: 0 <= p <= 1, "lie in [0, 1]")
 
     @property
     def method_settings(self) -> dict[str, Any]:
@@ -183,6 +198,7 @@ class SpeculativeConfig:
             "draft_sample_method": "verification",
             "ngram_prompt_lookup_max": "prompt_lookup_max",
             "ngram_prompt_lookup_min": "prompt_lookup_min",
+            "suffix_decoding_max_spec_factor": "suffix_decoding_min_token_prob",
         }
         return from_mapping(cls, values, "speculative_config", renamed)
 

@@ -25,7 +25,12 @@ class SpeculationOptions:
     ] = None
     spec_method: Annotated[
         str | None,
-        option("Who drafts: ngram (prompt lookup), or none.", panel="Speculation", unset="ngram"),
+        option(
+            "Who drafts: ngram (prompt lookup), suffix (frequencies of what followed before), "
+            "recycle (what the target found likely before), or none.",
+            panel="Speculation",
+            unset="ngram",
+        ),
     ] = None
     spec_model: Annotated[
         str | None,

@@ -15,6 +15,7 @@ ENTRY_POINTS = "specfast.proposers"
 _BUILT_IN = {
     "ngram": "specfast.proposers.ngram:NgramProposer",
     "recycle": "specfast.proposers.recycle:RecycleProposer",
+    "suffix": "specfast.proposers.suffix:SuffixProposer",
 }
 
 
