@@ -122,8 +122,8 @@ def tree_of(documents, open_document=(), max_bytes=PLENTY):
     return tree
 
 
-def draft(text, pool=None, depth=3, nodes=8, temperature=0.0, seed=0, floor=FLOOR):
-    drafter = SuffixDrafter(DOUBT, POOL_DOUBT, floor)
+def draft(text, pool=None, depth=3, nodes=8, temperature=0.0, seed=0, floor=FLOOR, doubt=DOUBT):
+    drafter = SuffixDrafter(doubt, POOL_DOUBT, floor)
     return drafter.draft(tree_of([], text), pool, depth, nodes, temperature, seed)
 
 
@@ -224,15 +224,16 @@ def test_the_text_counts_more_than_the_pool():
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
 def test_siblings_are_ranked_with_the_noise_of_their_position(temperature):
-    """Confidence is the softmax of (log estimate / T + G) / 0.75, the unseen as one more."""
+    """Confidence is the softmax of (log estimate / T + G) / 1.5, the unseen as one more."""
     text = [7, 1, 7, 2, 7, 3, 7, 1, 7]
-    plain = dict(zip(*draft(text, depth=1, floor=0)[::2]))
+    doubt = [d * (1 + 2 * temperature) for d in DOUBT]
+    plain = dict(zip(*draft(text, depth=1, floor=0, doubt=doubt)[::2]))
     orders = set()
     for seed in range(40):
         tokens, _, confidence = draft(text, depth=1, temperature=temperature, seed=seed)
         noise = dict(zip(plain, gumbel_noise(seed, len(text), list(plain))))
-        score = {t: (np.log(p) / temperature + noise[t]) / 0.75 for t, p in plain.items()}
-        rest = (np.log(1 - sum(plain.values())) / temperature + np.euler_gamma) / 0.75
+        score = {t: (np.log(p) / temperature + noise[t]) / 1.5 for t, p in plain.items()}
+        rest = (np.log(1 - sum(plain.values())) / temperature + np.euler_gamma) / 1.5
         total = sum(map(np.exp, [*score.values(), rest]))
         expected = {t: np.exp(s) / total for t, s in score.items() if np.exp(s) / total >= FLOOR}
         assert tokens == sorted(expected, key=expected.get, reverse=True)
