@@ -71,7 +71,7 @@ class Engine:
         cache = KVCache(shape, num_blocks, config.block_size)
         blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
         if proposer and needs.kv:
-            draft_cache = KVCache(needs.kv, num_blocks, config.block_size)
+            draft_cache = KVCache(needs.kv, num_blocks, config.block_size, blocks.generations)
             cast(ModelProposer, proposer).attach(draft_cache)
         self.max_model_len = self._context_limit(model, num_blocks)
         logger.info(
@@ -79,7 +79,11 @@ class Engine:
             *(num_blocks, config.block_size, shape.dtype, self.max_model_len),
         )
         self.scheduler = Scheduler(
-            blocks, [cache], config.max_num_seqs, config.max_num_batched_tokens
+            blocks,
+            [cache],
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            needs.scratch_slots,
         )
         self.budget = Budget(config.speculative_config)
         self.proposer = proposer

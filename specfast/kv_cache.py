@@ -59,9 +59,23 @@ def fitting(config: EngineConfig, model: Model, num_tokens: int) -> EngineConfig
 
 
 class KVCache:
-    """data: [layers, 2, blocks, block_size, Hkv, D], zeroed, so that no slot ever holds a NaN."""
+    """data: [layers, 2, blocks, block_size, Hkv, D], zeroed, so that no slot ever holds a NaN.
 
-    def __init__(self, shape: KVShape, num_blocks: int, block_size: int) -> None:
+    A drafter's cache marks the blocks that it has filled. It needs the generations of the
+    BlockManager: a mark counts for the generation in which it was made, so that no event has to
+    clear it.
+    """
+
+    def __init__(
+        self,
+        shape: KVShape,
+        num_blocks: int,
+        block_size: int,
+        generations: list[int] | None = None,
+    ) -> None:
+        self.block_size = block_size
+        self._generations = generations or []
+        self._written = [-1] * len(self._generations)
         size = (shape.num_layers, 2, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
         try:
             self.data = torch.zeros(size, dtype=shape.dtype)
@@ -78,6 +92,14 @@ class KVCache:
         """Moves each sequence's kept path into dense slots; arguments as in `ops.kv_compact`."""
         ops.kv_compact(self.data, block_tables, node_base, path, num_kept)
 
+    def mark_written(self, block: int) -> None:
+        """Every slot of the block holds the KV of the tokens that the block stands for."""
+        self._written[block] = self._generations[block]
+
+    def is_written(self, block: int) -> bool:
+        """Whether it was marked since it was handed out."""
+        return self._written[block] == self._generations[block]
+
 
 def block_tables_of(seqs: Iterable[Sequence]) -> np.ndarray:
     """[B, W] int32, padded with 0 (a block that exists, never looked at past the length)."""
@@ -92,13 +114,14 @@ class BlockManager:
     """Hands out blocks. Full committed blocks are published under a hash of all tokens up to them.
 
     A free block is blank or still cached; blank ones go first, cached ones least recently used
-    first.
+    first. generations[block] counts how often a block was handed out, to be filled anew.
     """
 
     def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
+        self.generations = [0] * num_blocks
         self._references: Counter[int] = Counter()
         self._blank = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -221,6 +244,7 @@ class BlockManager:
             block, _ = self._cached.popitem(last=False)
             del self._block_of[self._hash_of.pop(block)]
         self._references[block] = 1
+        self.generations[block] += 1
         return block
 
     def _release(self, block: int) -> None:

@@ -31,12 +31,18 @@ class Scheduler:
     """
 
     def __init__(
-        self, blocks: BlockManager, caches: list[KVCache], max_num_seqs: int, max_num_rows: int
+        self,
+        blocks: BlockManager,
+        caches: list[KVCache],
+        max_num_seqs: int,
+        max_num_rows: int,
+        scratch_slots: int = 0,
     ) -> None:
         self.blocks = blocks
         self.caches = caches
         self.max_num_seqs = max_num_seqs
         self.max_num_rows = max_num_rows
+        self.scratch_slots = scratch_slots
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self._cancelled: list[Sequence] = []
@@ -157,7 +163,8 @@ class Scheduler:
             self._num_chunk_splits += short
             nodes = 0 if short else min(int(limits[row, 1]), rows)
             if nodes:
-                nodes = max(0, self.blocks.reserve_spare(seq, end + nodes) - end)
+                slots = end + max(nodes, self.scratch_slots)
+                nodes = max(0, min(nodes, self.blocks.reserve_spare(seq, slots) - end))
             limits[row] = min(int(limits[row, 0]), nodes), nodes
             rows -= nodes
         return limits

@@ -10,6 +10,7 @@ import torch
 from specfast import ops
 from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
 from specfast.engine import Engine
+from specfast.proposers.base import Needs
 from specfast.proposers.ngram import NgramProposer
 from specfast.sampler import fork_seed, resolve_seed
 from tests.unit.toy_model import ToyModel, ToyTokenizer
@@ -392,6 +393,30 @@ def test_a_pool_too_small_for_the_model_bounds_the_context():
         make_engine(num_blocks=5, block_size=4, max_model_len=21)
     with pytest.raises(ValueError, match="above the model's context"):
         make_engine(max_model_len=1000)
+
+
+def test_scratch_slots_come_from_spare_blocks_and_cost_no_draft():
+    class Scratching(TreeProposer):
+        needs = Needs(scratch_slots=30)
+
+        def propose(self, batch):
+            for seq, base, limit in zip(batch.seqs, batch.node_base, batch.draft_limits):
+                if limit[1]:
+                    room.append(len(seq.block_table) * 4 - int(base))
+                    assert room[-1] >= limit[1]
+            return super().propose(batch)
+
+    params = SamplingParams(max_tokens=30, ignore_eos=True, **GREEDY)
+    prompts = prompts_of(random.Random(3), 4)
+    streams = {tuple(p): target_stream(p, params, 30) for p in prompts}
+    for num_blocks in (200, 24):
+        room: list[int] = []
+        engine = make_engine(Scratching(streams, wrong=1), num_blocks=num_blocks)
+        outputs = run(engine, prompts, params)
+        assert [p + o.outputs[0].token_ids for p, o in zip(prompts, outputs)] == list(
+            streams.values()
+        )
+        assert (min(room) >= 30) == (num_blocks == 200) and engine.metrics.stats.num_drafts
 
 
 def test_metrics_agree_with_each_other():

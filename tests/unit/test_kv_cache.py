@@ -194,6 +194,24 @@ def test_block_tables_are_padded_with_an_existing_block():
     assert block_tables_of([a, b]).tolist() == [[3, 1], [2, 0]]
 
 
+def test_a_mark_counts_until_its_block_is_handed_out_anew():
+    manager = BlockManager(3, 4, True)
+    cache = KVCache(KVShape(1, 1, 16, torch.float32), 3, 4, manager.generations)
+    first, same = make_sequence([1] * 9), make_sequence([1] * 9, 1)
+    compute(manager, first, 8)
+    assert not any(map(cache.is_written, first.block_table))
+    cache.mark_written(first.block_table[0])
+    assert manager.take_prefix(same) == 8
+    assert [cache.is_written(b) for b in same.block_table] == [True, False]
+    manager.free(first), manager.free(same)
+    assert manager.take_prefix(same) == 8, "freed, but not handed out"
+    assert cache.is_written(same.block_table[0])
+    manager.free(same)
+    other = make_sequence([2] * 13, 2)
+    compute(manager, other, 12)  # takes every block
+    assert not any(map(cache.is_written, other.block_table))
+
+
 def test_a_cache_that_no_memory_holds_is_refused():
     with pytest.raises(ValueError, match="kv_cache_memory"):
         KVCache(KVShape(32, 8, 128, torch.float32), 2**31 - 1, 2**20)
