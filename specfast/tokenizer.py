@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from specfast.chat_template import ChatTemplate
 from specfast.detokenizer import Detokenizer, Pieces
 
+_PADDING = re.compile(r"\[PAD\d+\]")  # GGUF's names for rows that only round a vocabulary up
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
@@ -68,6 +71,13 @@ class Tokenizer:
         """A fresh one, for one growing text."""
         return Detokenizer(self._pieces[skip_special_tokens])
 
+    def difference_from(self, draft: Tokenizer) -> str | None:
+        """What a draft's tokenizer does otherwise, in words; None: ids mean the same to both."""
+        for found in (_by_token(self, draft), _by_kind(self, draft), _by_merge(self, draft)):
+            if found:
+                return found
+        return None
+
     @property
     def has_chat_template(self) -> bool:
         return bool(self._chat_template)
@@ -85,6 +95,49 @@ class Tokenizer:
 
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self._backend.token_to_id(token)
+
+
+def _by_token(target: Tokenizer, draft: Tokenizer) -> str | None:
+    ours, theirs = (
+        {t: i for t, i in tokenizer._backend.get_vocab().items() if not _PADDING.fullmatch(t)}
+        for tokenizer in (target, draft)
+    )
+    differing = ours.items() ^ theirs.items()
+    if not differing:
+        return None
+    _, token = min((token_id, token) for token, token_id in differing)
+    places = [
+        f"has id {ids[token]}" if token in ids else "does not exist" for ids in (ours, theirs)
+    ]
+    return f"the token {token!r} {places[0]} in the target's vocabulary and {places[1]} in its own"
+
+
+def _by_kind(target: Tokenizer, draft: Tokenizer) -> str | None:
+    """Special tokens are cut out of a text before anything else, and not shown."""
+    ours, theirs = (
+        {t.content for t in tokenizer._backend.get_added_tokens_decoder().values() if t.special}
+        for tokenizer in (target, draft)
+    )
+    if ours == theirs:
+        return None
+    token = min(ours ^ theirs)
+    where = "the target's tokenizer" if token in ours else "its own tokenizer"
+    return f"{token!r} is a special token in {where} alone"
+
+
+def _by_merge(target: Tokenizer, draft: Tokenizer) -> str | None:
+    ours, theirs = (json.loads(t._backend.to_str())["model"] for t in (target, draft))
+    if ours["type"] != theirs["type"]:
+        return f"the target's tokenizer is {ours['type']} and its own {theirs['type']}"
+    pairs = zip_longest(ours.get("merges", ()), theirs.get("merges", ()))
+    for rank, (merge, other) in enumerate(pairs):
+        if merge != other:
+            return f"merge {rank} is {_words(merge)} for the target and {_words(other)} for its own"
+    return None
+
+
+def _words(merge: Sequence[str] | None) -> str:
+    return " + ".join(map(repr, merge)) if merge else "none"
 
 
 def set_template(backend: tokenizers.Tokenizer, bos: str | None, eos: str | None) -> None:
