@@ -68,3 +68,20 @@ class SuffixDrafter:
         temperature: float,
         seed: int,
     ) -> tuple[list[int], list[int], list[float]]: ...
+
+class TreeGrowth:
+    def __init__(
+        self,
+        bases: np.ndarray,
+        depths: np.ndarray,
+        nodes: np.ndarray,
+        slots: np.ndarray,
+        block_tables: np.ndarray,
+        block_size: int,
+        width: int,
+        children: int,
+        min_survival: float,
+        min_extended: float,
+    ) -> None: ...
+    def grow(self, ids: np.ndarray, confidence: np.ndarray) -> tuple[np.ndarray, ...]: ...
+    def trees(self) -> tuple[np.ndarray, ...]: ...

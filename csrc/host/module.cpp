@@ -10,15 +10,20 @@
 
 #include "core/philox.h"
 #include "host/adjacency.h"
+#include "host/arrays.h"
 #include "host/draft_tree.h"
 #include "host/ngram.h"
 #include "host/row_layout.h"
 
 namespace py = pybind11;
 
+void bind_growth(py::module_& m);  // growth_module.cpp
 void bind_suffix(py::module_& m);  // suffix_module.cpp
 
 namespace {
+
+using specfast::Array;
+using specfast::to_array;
 
 void bind_ngram(py::module_& m) {
   using specfast::NgramIndex;
@@ -54,17 +59,6 @@ void bind_philox(py::module_& m) {
       },
       py::arg("seed"), py::arg("counter"));
   m.def("gumbel_noise", &gumbel_noise, py::arg("seed"), py::arg("position"), py::arg("ids"));
-}
-
-template <class T>
-using Array = py::array_t<T, py::array::c_style>;
-
-// A numpy array that owns the vector's memory.
-template <class T>
-py::array_t<T> to_array(std::vector<T>& values) {
-  auto* owned = new std::vector<T>(std::move(values));
-  py::capsule free(owned, [](void* p) { delete static_cast<std::vector<T>*>(p); });
-  return py::array_t<T>(owned->size(), owned->data(), free);
 }
 
 // tokens [n], ids and logits [n, k]: rows of one token each, later ones count.
@@ -126,5 +120,6 @@ PYBIND11_MODULE(_host, m) {
   bind_philox(m);
   bind_adjacency(m);
   bind_row_layout(m);
+  bind_growth(m);
   bind_suffix(m);
 }
