@@ -23,6 +23,7 @@ from specfast.validation import (
 GREEDY_TEMPERATURE = 1e-5
 MAX_CHOICES = 16384
 MAX_SUFFIX_DEPTH = 256  # an append costs as many steps
+DTYPES = ("auto", "bfloat16", "float32")
 MAX_NODES = 64  # drafts a sequence and step: their ancestors are the bits of an int64
 
 
@@ -128,6 +129,7 @@ class SpeculativeConfig:
     What is None is the method's own affair; a setting that its method does not know is refused.
     model: who drafts, where it is a model or heads (a folder, hub id, .gguf file or known name).
     policy: "fixed" verifies every draft, "auto" as many as pay on this machine.
+    draft_dtype: as EngineConfig.dtype, for that model.
     max_tree_nodes: drafts a sequence and step where the method drafts trees (None: chains).
     """
 
@@ -136,6 +138,7 @@ class SpeculativeConfig:
     verification: str = "match"
     policy: str = "fixed"
     model: str | None = None
+    draft_dtype: str | None = None
     max_tree_nodes: int | None = None
     prompt_lookup_max: int | None = None
     prompt_lookup_min: int | None = None
@@ -172,6 +175,10 @@ class SpeculativeConfig:
         )
 
     def _check_methods_own(self) -> None:
+        require(
+            self.draft_dtype in (None, *DTYPES),
+            f"draft_dtype must be one of {DTYPES}, not {self.draft_dtype!r}.",
+        )
         prefix = "suffix_decoding_"
         lowest = {"prompt_lookup_max": 1, "prompt_lookup_min": 1, f"{prefix}max_cached_requests": 0}
         for name, low in lowest.items():
@@ -231,11 +238,10 @@ class EngineConfig:
             isinstance(self.model, str) and bool(self.model),
             f"model must be a folder, hub id, .gguf file or 'demo', as text, not {self.model!r}.",
         )
-        dtypes = ("auto", "bfloat16", "float32")
-        require(self.dtype in dtypes, f"dtype must be one of {dtypes}, not {self.dtype!r}.")
+        require(self.dtype in DTYPES, f"dtype must be one of {DTYPES}, not {self.dtype!r}.")
         require(
-            self.kv_cache_dtype in dtypes,
-            f"kv_cache_dtype must be one of {dtypes}, not {self.kv_cache_dtype!r}.",
+            self.kv_cache_dtype in DTYPES,
+            f"kv_cache_dtype must be one of {DTYPES}, not {self.kv_cache_dtype!r}.",
         )
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
             check_integer(self, name, 1, MANY)

@@ -27,7 +27,7 @@ class SpeculationOptions:
         str | None,
         option(
             "Who drafts: ngram (prompt lookup), suffix (frequencies of what followed before), "
-            "recycle (what the target found likely before), or none.",
+            "recycle (what the target found likely before), draft_model (--spec-model), or none.",
             panel="Speculation",
             unset="ngram",
         ),
@@ -35,9 +35,19 @@ class SpeculationOptions:
     spec_model: Annotated[
         str | None,
         option(
-            "The model or heads that draft, for methods that take one.",
+            "The model or heads that draft, for methods that take one: a folder, hub id, .gguf "
+            "file or known name.",
+            *("--spec-model", "--speculative-model"),
             panel="Speculation",
             unset="none",
+        ),
+    ] = None
+    draft_dtype: Annotated[
+        str | None,
+        option(
+            "The type of --spec-model's weights: auto, bfloat16 or float32.",
+            panel="Speculation",
+            unset="auto",
         ),
     ] = None
     num_speculative_tokens: Annotated[

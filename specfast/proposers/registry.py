@@ -13,6 +13,7 @@ from specfast.proposers.target import Target
 ENTRY_POINTS = "specfast.proposers"
 
 _BUILT_IN = {
+    "draft_model": "specfast.proposers.draft_model:DraftModelProposer",
     "ngram": "specfast.proposers.ngram:NgramProposer",
     "recycle": "specfast.proposers.recycle:RecycleProposer",
     "suffix": "specfast.proposers.suffix:SuffixProposer",

@@ -88,7 +88,7 @@ def test_no_arguments_show_the_help(run):
         ("generate", "Missing argument"),
         ("nonsense", "No such command"),
         ("generate toy x --nonsense", "No such option"),
-        ("generate toy x --spec-method magic", "no method 'magic'; known are ngram"),
+        ("generate toy x --spec-method magic", "no method 'magic'; known are draft_model"),
         (
             "generate toy x --spec-method none --num-speculative-tokens 3",
             "--num-speculative-tokens does nothing with --spec-method none",

@@ -32,6 +32,7 @@ WRONG = {
     (SpeculativeConfig, "method"): [*WRONG_TYPES[1:], None, 1],
     (SpeculativeConfig, "num_speculative_tokens"): [*NO_INTEGERS, None, 0, 65],
     (SpeculativeConfig, "max_tree_nodes"): [*NO_INTEGERS, 4, 65],
+    (SpeculativeConfig, "draft_dtype"): [*WRONG_TYPES, 1, "float16"],
     (SpeculativeConfig, "prompt_lookup_max"): [*NO_INTEGERS, 0],
     (SpeculativeConfig, "prompt_lookup_min"): [*NO_INTEGERS, 0],
     (SpeculativeConfig, "suffix_decoding_max_tree_depth"): [*NO_INTEGERS, 0, 8, 257],

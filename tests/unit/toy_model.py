@@ -8,6 +8,7 @@ missing token changes the output, and nothing else does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ class ToyModel:
     def __init__(self, config: ToyConfig = ToyConfig(), order: int = 0) -> None:
         self.config = config
         self.order = order
+        self.weights = SimpleNamespace(d2t=None)
 
     def kv_dtype(self, name: str) -> torch.dtype:
         return torch.float32
@@ -68,6 +70,18 @@ class ToyModel:
         for token in tokens[-self.order :] if self.order else tokens:
             digest = (digest * 1_000_003 + token) % (2**52)
         return digest
+
+
+class NoisyToy(ToyModel):
+    """The toy's logits with noise of this size: a draft that is now and then right."""
+
+    def __init__(self, size: float = 1.0, config: ToyConfig = ToyConfig()) -> None:
+        super().__init__(config)
+        self.size = size
+
+    def logits(self, hidden: Tensor, index: Tensor) -> Tensor:
+        noise = super().logits(hidden + 1, index)
+        return super().logits(hidden, index) + self.size * noise
 
 
 class ToyTokenizer:
