@@ -166,8 +166,8 @@ def train_tiny(
     work: Annotated[
         Path | None, option("The folder for corpora and checkpoints.", unset="OUT.work")
     ] = None,
-    steps: Annotated[int, option("Training steps of the target.")] = 1000,
-    draft_steps: Annotated[int, option("Training steps of each draft.")] = 800,
+    steps: Annotated[int, option("Training steps of the target.")] = 700,
+    draft_steps: Annotated[int, option("Training steps of each draft.")] = 300,
     seed: Annotated[int, option("Of everything.")] = 0,
     threads: Annotated[int | None, option("CPU threads.", unset="one a core")] = None,
 ) -> None:

@@ -45,7 +45,9 @@ def save_folder(
 ) -> None:
     """A Hugging Face folder: model.safetensors, config.json, the card and its recipe as JSON."""
     out.mkdir(parents=True, exist_ok=True)
-    save_file(dict(tensors), out / "model.safetensors", metadata={"format": "pt"})
+    weights = out / "model.safetensors"
+    save_file(dict(tensors), weights, metadata={"format": "pt"})
+    weights.chmod(0o644)  # what save_file makes is the owner's alone
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
     recipe = {"command": card.command, "recipe": card.recipe, "figures": card.figures}
     (out / RECIPE).write_text(json.dumps(recipe, indent=2) + "\n", "utf-8")

@@ -22,7 +22,7 @@ class LoopSettings:
 
     steps: int
     learning_rate: float = 3e-3
-    weight_decay: float = 0.01
+    weight_decay: float = 0.1
     warmup: int = 50
     decay: float = 0.4
     clip: float = 1.0

@@ -32,12 +32,13 @@ TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 _HELD_OUT = 0.03
+_WEIGHT_DECAY = 0.01
 DRAFTS = {
     "draft-s": DraftSettings(
-        hidden_size=64, num_layers=1, intermediate_size=160, draft_vocab_size=0, batch_size=32
+        hidden_size=64, num_layers=1, intermediate_size=160, draft_vocab_size=0, batch_size=16
     ),
     "draft-m": DraftSettings(
-        hidden_size=128, num_layers=2, intermediate_size=320, draft_vocab_size=0, batch_size=32
+        hidden_size=128, num_layers=2, intermediate_size=320, draft_vocab_size=0, batch_size=16
     ),
 }
 
@@ -56,8 +57,8 @@ class TinySettings:
     context: int = 512
     window: int = 256
     batch_size: int = 8
-    steps: int = 1000
-    draft_steps: int = 800
+    steps: int = 700
+    draft_steps: int = 300
     num_prompts: int = 1000
     mtp_weight: float = 0.3
     learning_rate: float = 3e-3
@@ -162,14 +163,20 @@ def _train_target(
         windows = torch.from_numpy(np.stack([learnt[s : s + length] for s in starts]))
         return joint_loss(student, windows, settings.mtp_weight)
 
-    loop = LoopSettings(settings.steps, settings.learning_rate)
+    loop = LoopSettings(settings.steps, settings.learning_rate, _WEIGHT_DECAY)
     train(
-        student, loss_of, loop, work / "target.pt", {"tiny": asdict(settings)},
+        student, loss_of, loop, work / "target.pt", {"tiny": _of_target(settings)},
         lambda step, loss: report("training target", step, loop.steps, f"loss {loss:.3f}"),
     )  # fmt: skip
     figures = _figures(student, torch.from_numpy(held_out)) | {"tokens of text": len(tokens)}
-    recipe = {"tiny": without_folders(asdict(settings)), "loop": asdict(loop)}
+    recipe = {"tiny": without_folders(_of_target(settings)), "loop": asdict(loop)}
     save_folder(out, student.tensors(torch.bfloat16), config, _target_card(recipe, figures))
+
+
+def _of_target(settings: TinySettings) -> dict[str, Any]:
+    """What the target depends on, beside the loop."""
+    drafts = ("draft_steps", "num_prompts", "steps", "learning_rate")
+    return {key: value for key, value in asdict(settings).items() if key not in drafts}
 
 
 @torch.no_grad()
@@ -210,5 +217,5 @@ def _train_draft(
         sampled_share=0.5,
         seed=settings.seed,
     )
-    loop = LoopSettings(settings.draft_steps, settings.learning_rate)
+    loop = LoopSettings(settings.draft_steps, settings.learning_rate, _WEIGHT_DECAY)
     return train_draft(corpus, shape, loop, out / name, work, "cpu", report)
