@@ -67,6 +67,7 @@ class SuffixDrafter:
         nodes: int,
         temperature: float,
         seed: int,
+        behind: Sequence[int] = ...,
     ) -> tuple[list[int], list[int], list[float]]: ...
 
 class TreeGrowth:

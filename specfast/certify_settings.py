@@ -19,6 +19,9 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"prompt_lookup_min": 2, "prompt_lookup_max": 4},
         {"prompt_lookup_min": 1, "prompt_lookup_max": 3},
     ],
+    "recycle": [{}, {"max_tree_nodes": 24}],
+    "draft_model": [{}, {"max_tree_nodes": 16}],
+    "hybrid": [{"max_tree_nodes": 16}],
     "suffix": [{}, {"suffix_decoding_max_cached_requests": 100, "max_tree_nodes": 16}],
 }
 

@@ -39,17 +39,19 @@ class Drafter {
   }
 
   py::tuple draft(const SuffixTree& text, const SuffixTree* pool, int depth, int nodes,
-                  float temperature, uint64_t seed) const {
+                  float temperature, uint64_t seed, const Tokens& behind) const {
     // A path of the tree holds a match and the draft behind it.
-    const auto longest = [&](const SuffixTree& tree) {
-      return std::max(tree.max_depth() - depth, 1);
+    const int longest = std::max(text.max_depth() - depth, 1);
+    const auto tail = std::min<int64_t>(longest, text.num_tokens());
+    Tokens end(text.tail(tail), text.tail(0));
+    end.insert(end.end(), behind.begin(), behind.end());
+    const auto matches = [&](const SuffixTree& tree) {
+      return tree.ends_of(end.data(), end.size(), std::min<int>(longest, end.size()));
     };
-    std::vector<specfast::SuffixSource> sources{{&text, text.ends(longest(text)), &doubt_}};
-    if (pool) {
-      const int length = std::min<int64_t>(longest(*pool), text.num_tokens());
-      sources.push_back({pool, pool->ends_of(text.tail(length), length, length), &pool_doubt_});
-    }
-    const auto position = static_cast<uint32_t>(text.num_appended());
+    std::vector<specfast::SuffixSource> sources{
+        {&text, behind.empty() ? text.ends(longest) : matches(text), &doubt_}};
+    if (pool) sources.push_back({pool, matches(*pool), &pool_doubt_});
+    const auto position = static_cast<uint32_t>(text.num_appended() + behind.size());
     auto tree =
         specfast::draft_suffixes(sources, {depth, nodes, floor_}, {temperature, seed, position});
     return py::make_tuple(std::move(tree.tokens), std::move(tree.parents),
@@ -83,6 +85,6 @@ void bind_suffix(py::module_& m) {
       .def(py::init<Doubt, Doubt, float>(), py::arg("doubt"), py::arg("pool_doubt"),
            py::arg("floor"))
       .def("draft", &Drafter::draft, py::arg("text"), py::arg("pool").none(true), py::arg("depth"),
-           py::arg("nodes"), py::arg("temperature"), py::arg("seed"),
-           "tokens, parents, confidence of a tree behind the text's end.");
+           py::arg("nodes"), py::arg("temperature"), py::arg("seed"), py::arg("behind") = Tokens{},
+           "tokens, parents, confidence of a tree behind the text's end, and behind other drafts.");
 }

@@ -54,6 +54,7 @@ def certify(
     from specfast.certify_settings import variants
     from specfast.config import EngineConfig
     from specfast.data import load_workload
+    from specfast.models.committed import DRAFT_OF
     from specfast.proposers.registry import check_method
 
     check_folder_of(json)
@@ -66,7 +67,8 @@ def certify(
     for name, count in counts.items():
         if count is not None and count < 1:
             raise ValueError(f"--{name} must be at least 1, not {count}.")
-    drafters = [d for config in _methods(spec_method, spec_model) for d in variants(config)]
+    methods = _methods(spec_method, spec_model or DRAFT_OF.get(model))
+    drafters = [drafter for config in methods for drafter in variants(config)]
     for drafter in drafters:
         check_method(drafter)
     texts = [p.turns[0] for p in load_workload(dataset)]
@@ -126,13 +128,19 @@ def _report(result: SettingResult) -> None:
     write(f"{verdict}: {result.identical}/{result.checked} ({described}; {events})\n")
 
 
-def _methods(names: str, model: str | None) -> list[SpeculativeConfig]:
-    """The methods named, the model given to those that take one."""
+def _methods(names: str, draft: str | None) -> list[SpeculativeConfig]:
+    """The methods named, the draft model given to those that take one; "all" leaves out those that
+    can't do without where there is none.
+    """
     from specfast.config import SpeculativeConfig
     from specfast.proposers.registry import known_methods, takes_model
 
     chosen = known_methods() if names == "all" else names.split(",")
-    return [SpeculativeConfig(m, model=model if takes_model(m) else None) for m in chosen]
+    configs = [SpeculativeConfig(m, model=draft if takes_model(m) else None) for m in chosen]
+    if names == "all" and draft is None:
+        note("draft_model is left out: name a draft by --spec-model.")
+        configs = [c for c in configs if c.method != "draft_model"]
+    return configs
 
 
 def _drafter(config: SpeculativeConfig) -> str:

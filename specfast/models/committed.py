@@ -11,3 +11,6 @@ FOLDERS = {
     "tiny-draft-s": DATA / "tiny" / "draft-s",
     "tiny-draft-m": DATA / "tiny" / "draft-m",
 }
+
+# The draft that a target has at hand.
+DRAFT_OF = {"demo": "demo-draft", "tiny": "tiny-draft-m"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seqs
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -200,7 +200,7 @@ class Proposer(Protocol):
     def propose(self, batch: Batch) -> Proposal:
         """Trees within batch.draft_limits; called once a step, not at all when gated off."""
 
-    def observe(self, batch: Batch, proposal: Proposal, forward: object, result: object) -> None:
+    def observe(self, batch: Batch, proposal: Proposal, forward: Any, result: Any) -> None:
         """Records what the step decided; a sequence that it finished is released right after."""
 
     def release(self, seq: Sequence) -> None:

@@ -6,6 +6,7 @@ Source: Oliaro et al., "SuffixDecoding: Extreme Speculative Decoding for Emergin
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seqs
 from typing import TYPE_CHECKING, ClassVar
 
 from specfast._host import SuffixDrafter, SuffixTree
@@ -79,10 +80,19 @@ class SuffixProposer:
         """One tree a sequence, within its limits; empty where nothing matches."""
         return Proposal.trees(
             [
-                self._draft(seq, *limit)
+                self.continuation(seq, *limit)
                 for seq, limit in zip(batch.seqs, batch.draft_limits.tolist())
             ]
         )
+
+    def continuation(
+        self, seq: Sequence, depth: int, nodes: int, behind: Seqs[int] = ()
+    ) -> DraftTree:
+        """What followed the sequence's end, or the drafts `behind` it, within these limits."""
+        if depth == 0:
+            return DraftTree()
+        text, law = self._synced(seq), (seq.params.temperature, seq.seed)
+        return DraftTree(*self._drafter.draft(text, self._pool, depth, nodes, *law, behind))
 
     def observe(self, batch: Batch, proposal: Proposal, forward: object, result: object) -> None:
         """Nothing to record: the sequence's tokens say it all."""
@@ -101,14 +111,6 @@ class SuffixProposer:
     def reset(self) -> None:
         self._texts: dict[int, SuffixTree] = {}
         self._pool = SuffixTree(self._max_depth, MAX_POOL_BYTES) if self._max_cached else None
-
-    def _draft(self, seq: Sequence, depth: int, nodes: int) -> DraftTree:
-        if depth == 0:
-            return DraftTree()
-        text, temperature = self._synced(seq), seq.params.temperature
-        return DraftTree(
-            *self._drafter.draft(text, self._pool, depth, nodes, temperature, seq.seed)
-        )
 
     def _synced(self, seq: Sequence) -> SuffixTree:
         """The sequence's tree, brought to its committed tokens; only new ones are copied."""

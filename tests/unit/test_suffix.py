@@ -140,6 +140,15 @@ def test_a_draft_with_a_pool_is_the_brute_force_one(text, pool, depth, nodes):
     assert draft(text, tree_of(pool), depth, nodes) == expected
 
 
+@given(text_of, text_of, st.lists(text_of, max_size=3), st.integers(1, 5), st.integers(1, 12))
+def test_a_draft_behind_drafts_is_the_brute_force_one(text, behind, pool, depth, nodes):
+    sources = [Source([text], DOUBT), Source(pool, POOL_DOUBT)]
+    expected = oracle_draft([*text, *behind], sources, depth, nodes)
+    drafter = SuffixDrafter(DOUBT, POOL_DOUBT, FLOOR)
+    found = drafter.draft(tree_of([], text), tree_of(pool), depth, nodes, 0.0, 0, behind)
+    assert found == expected
+
+
 class TreeMachine(RuleBasedStateMachine):
     """Appends, ends and evictions in any order leave the counts of what is still held."""
 

@@ -1,0 +1,188 @@
+"""Retrieval and a drafter together: what is cheap first, what is better where it pays, grafted.
+
+Retrieval drafts at no cost. The drafter is asked where it promises more tokens for the time, its
+own included, than what retrieval found. Where it is asked, retrieval goes on behind the drafter's
+likeliest path and fills what room is left with its own tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from specfast.config import SpeculativeConfig
+from specfast.kv_cache import KVCache
+from specfast.proposers.base import DraftTree, Proposal, Proposer
+from specfast.proposers.draft_model import DraftModelProposer
+from specfast.proposers.recycle import RecycleProposer
+from specfast.proposers.suffix import SuffixProposer
+from specfast.proposers.track_record import Average, CostClock, Promises, Watchdog
+from specfast.validation import require
+
+if TYPE_CHECKING:
+    from specfast.models.runner import Forward
+    from specfast.proposers.target import Target
+    from specfast.sequence import Batch, Sequence
+    from specfast.verifier import VerifyResult
+
+MIN_SURVIVAL = 0.08
+PRIOR_ACCEPTED, PRIOR_COST = 1.0, 0.3  # of the drafter, before anything was seen
+
+
+class HybridProposer:
+    """Suffix retrieval with a draft model, or with Token Recycling where no model is given."""
+
+    options: ClassVar[frozenset[str]] = SuffixProposer.options | DraftModelProposer.options
+
+    def __init__(self, config: SpeculativeConfig, target: Target) -> None:
+        require(
+            config.verification == "match",
+            "The method 'hybrid' grafts trees of two sources; it takes verification 'match' only.",
+        )
+        self._retrieval = SuffixProposer(config, target)
+        self._drafter: Proposer = (
+            DraftModelProposer(config, target) if config.model else RecycleProposer(config, target)
+        )
+        self.needs = self._drafter.needs
+        self.reset()
+
+    def attach(self, cache: KVCache) -> None:
+        assert isinstance(self._drafter, DraftModelProposer)
+        self._drafter.attach(cache)
+
+    def propose(self, batch: Batch) -> Proposal:
+        """One tree a sequence, within its limits."""
+        retrieved = self._retrieval.propose(batch).to_trees()
+        asks = [self._asks_drafter(s, tree) for s, tree in zip(batch.seqs, retrieved)]
+        drafted = self._ask_drafter(batch, np.array(asks, bool))
+        trees = []
+        for seq, (depth, nodes), own, found in zip(
+            batch.seqs, batch.draft_limits.tolist(), drafted, retrieved
+        ):
+            self._asked[seq.seq_id] = found, own
+            trees.append(self._grafted(seq, own, found, depth, nodes))
+        self._clock.proposed()
+        return Proposal.trees(trees)
+
+    def observe(
+        self, batch: Batch, proposal: Proposal, forward: Forward, result: VerifyResult
+    ) -> None:
+        """Scores both sources by what the target said, whoever's nodes were verified."""
+        self._clock.observed()
+        for row, seq in enumerate(batch.seqs):
+            if (trees := self._asked.pop(seq.seq_id, None)) is None:
+                continue
+            said = [token for token, _ in result.decided(row, proposal)]
+            found, own = trees
+            self._found.add(expected(found), num_foretold(found, said))
+            if own.tokens:
+                self._score_drafter(seq, num_foretold(own, said))
+        self._drafter.observe(batch, proposal, forward, result)
+        self._retrieval.observe(batch, proposal, forward, result)
+
+    def release(self, seq: Sequence) -> None:
+        self._asked.pop(seq.seq_id, None)
+        self._watchdogs.pop(seq.seq_id, None)
+        self._retrieval.release(seq)
+        self._drafter.release(seq)
+
+    def reset(self) -> None:
+        self._asked: dict[int, tuple[DraftTree, DraftTree]] = {}
+        self._watchdogs: dict[int, Watchdog] = {}
+        self._found = Promises()
+        self._drafted = Average(PRIOR_ACCEPTED)
+        self._clock = CostClock(PRIOR_COST)
+        self._retrieval.reset()
+        self._drafter.reset()
+
+    def _asks_drafter(self, seq: Sequence, found: DraftTree) -> bool:
+        """Whether it would bring more tokens for the time than what was found."""
+        if not self._watchdogs.setdefault(seq.seq_id, Watchdog()).is_awake():
+            return False
+        by_retrieval = 1 + self._found.kept_share * expected(found)
+        return (1 + self._drafted.value) / (1 + self._clock.draft_cost) > by_retrieval
+
+    def _ask_drafter(self, batch: Batch, asks: np.ndarray) -> list[DraftTree]:
+        limits = np.where(asks[:, None], batch.draft_limits, 0)
+        if not limits.any():
+            return [DraftTree() for _ in batch.seqs]
+        with self._clock.drafting():
+            return self._drafter.propose(replace(batch, draft_limits=limits)).to_trees()
+
+    def _grafted(
+        self, seq: Sequence, own: DraftTree, found: DraftTree, depth: int, nodes: int
+    ) -> DraftTree:
+        """The drafter's tree, what retrieval knows behind its likeliest leaf, what it found."""
+        if not own.tokens:
+            return found
+        tree = DraftTree(list(own.tokens), list(own.parents), list(own.confidence))
+        leaf, path, reach = likeliest_leaf(own)
+        if len(path) < depth and len(tree) < nodes:
+            behind = self._retrieval.continuation(
+                seq, depth - len(path), nodes - len(tree), behind=path
+            )
+            graft(tree, likely(behind, MIN_SURVIVAL / max(reach, MIN_SURVIVAL)), leaf, nodes)
+        graft(tree, found, -1, nodes)
+        return tree
+
+    def _score_drafter(self, seq: Sequence, num_accepted: int) -> None:
+        self._drafted.add(num_accepted)
+        if watchdog := self._watchdogs.get(seq.seq_id):
+            watchdog.saw(num_accepted)
+
+
+def expected(tree: DraftTree) -> float:
+    """Accepted drafts, by the tree's own confidence."""
+    return sum(reaches(tree))
+
+
+def reaches(tree: DraftTree) -> list[float]:
+    """That each node and all its ancestors are accepted."""
+    found: list[float] = []
+    for parent, confidence in zip(tree.parents, tree.confidence):
+        found.append(confidence * (found[parent] if parent >= 0 else 1.0))
+    return found
+
+
+def likely(tree: DraftTree, floor: float) -> DraftTree:
+    """Of a tree grown best first, the nodes reached at least so often."""
+    n = sum(reach >= floor for reach in reaches(tree))
+    return DraftTree(tree.tokens[:n], tree.parents[:n], tree.confidence[:n])
+
+
+def num_foretold(tree: DraftTree, said: list[int]) -> int:
+    """How far the tree holds what the target said, verified or not."""
+    children = {(p, t): node for node, (p, t) in enumerate(zip(tree.parents, tree.tokens))}
+    node = -1
+    for count, token in enumerate(said):
+        if (node := children.get((node, token), -2)) == -2:
+            return count
+    return len(said)
+
+
+def likeliest_leaf(tree: DraftTree) -> tuple[int, list[int], float]:
+    """-> the leaf that is reached most often, the tokens on its path, and how often."""
+    reach = reaches(tree)
+    leaves = set(range(len(tree))) - set(tree.parents)
+    leaf = max(leaves, key=lambda node: (reach[node], -node))
+    path, node = [], leaf
+    while node >= 0:
+        path.append(tree.tokens[node])
+        node = tree.parents[node]
+    return leaf, path[::-1], reach[leaf]
+
+
+def graft(tree: DraftTree, branch: DraftTree, at: int, max_nodes: int) -> None:
+    """Adds what of branch the tree lacks below node `at`, up to max_nodes in all."""
+    children = {(p, t): node for node, (p, t) in enumerate(zip(tree.parents, tree.tokens))}
+    placed: list[int] = []
+    for token, parent, confidence in zip(branch.tokens, branch.parents, branch.confidence):
+        below = placed[parent] if parent >= 0 else at
+        node = children.get((below, token))
+        if node is None:
+            if len(tree) == max_nodes:
+                return
+            node = children[below, token] = tree.add(token, below, confidence)
+        placed.append(node)

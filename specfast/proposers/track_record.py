@@ -1,0 +1,95 @@
+"""What a source of drafts promised, kept and cost: by that a hybrid chooses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+DECAY = 0.98  # of what was seen, a proposal
+FRUITLESS, MAX_REST = 4, 32  # proposals in a row; steps
+
+
+@dataclass
+class Average:
+    """A decaying mean that starts at a prior worth one observation."""
+
+    prior: float
+    total: float = 0.0
+    weight: float = 0.0
+
+    @property
+    def value(self) -> float:
+        return (self.prior + self.total) / (1.0 + self.weight)
+
+    def add(self, value: float) -> None:
+        self.total = DECAY * self.total + value
+        self.weight = DECAY * self.weight + 1.0
+
+
+@dataclass
+class Promises:
+    """How much of the drafts that a source expected to be accepted were."""
+
+    promised: float = 1.0
+    kept: float = 1.0
+
+    @property
+    def kept_share(self) -> float:
+        return self.kept / self.promised
+
+    def add(self, promised: float, kept: float) -> None:
+        self.promised = DECAY * self.promised + promised
+        self.kept = DECAY * self.kept + kept
+
+
+@dataclass
+class Watchdog:
+    """Rests a source that brings a sequence nothing, twice as long each time; then asks again."""
+
+    fruitless: int = 0
+    rest: int = 0
+
+    def is_awake(self) -> bool:
+        """Whether to ask now; a step of rest passes otherwise."""
+        if self.rest == 0:
+            return True
+        self.rest -= 1
+        return False
+
+    def saw(self, num_accepted: int) -> None:
+        """What the last proposal brought."""
+        self.fruitless = 0 if num_accepted else self.fruitless + 1
+        if self.fruitless >= FRUITLESS:
+            self.rest = min(2 ** (self.fruitless - FRUITLESS), MAX_REST)
+
+
+class CostClock:
+    """What a drafter's proposal takes, in units of the rest of its step."""
+
+    def __init__(self, prior: float) -> None:
+        self._cost = Average(prior)
+        self._drafting = 0.0  # seconds, in the step that runs
+        self._proposed_at = 0.0
+
+    @property
+    def draft_cost(self) -> float:
+        return self._cost.value
+
+    @contextmanager
+    def drafting(self) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._drafting = time.perf_counter() - start
+
+    def proposed(self) -> None:
+        """The target's turn begins."""
+        self._proposed_at = time.perf_counter()
+
+    def observed(self) -> None:
+        """The target's turn is over. A prompt's first feeding says little about later steps."""
+        if self._drafting:
+            rest = time.perf_counter() - self._proposed_at
+            self._cost.add(min(self._drafting / rest, 1.0))
+        self._drafting = 0.0
