@@ -46,7 +46,7 @@ class HybridProposer:
             DraftModelProposer(config, target) if config.model else RecycleProposer(config, target)
         )
         self.needs = self._drafter.needs
-        self.reset()
+        self._forget()
 
     def attach(self, cache: KVCache) -> None:
         assert isinstance(self._drafter, DraftModelProposer)
@@ -89,13 +89,16 @@ class HybridProposer:
         self._drafter.release(seq)
 
     def reset(self) -> None:
+        self._retrieval.reset()
+        self._drafter.reset()
+        self._forget()
+
+    def _forget(self) -> None:
         self._asked: dict[int, tuple[DraftTree, DraftTree]] = {}
         self._watchdogs: dict[int, Watchdog] = {}
         self._found = Promises()
         self._drafted = Average(PRIOR_ACCEPTED)
         self._clock = CostClock(PRIOR_COST)
-        self._retrieval.reset()
-        self._drafter.reset()
 
     def _asks_drafter(self, seq: Sequence, found: DraftTree) -> bool:
         """Whether it would bring more tokens for the time than what was found."""

@@ -1,0 +1,42 @@
+"""Every built-in method drafts for a trained target, and none of it shows in the output."""
+
+from __future__ import annotations
+
+import pytest
+
+from specfast import LLM, SamplingParams
+from specfast.proposers import registry
+
+TEXTS = ["ROMEO:", "JULIET: O Romeo, Romeo! wherefore art", "First Citizen: Before we proceed any"]
+LAWS = {
+    "greedy": SamplingParams(temperature=0.0, max_tokens=48, ignore_eos=True),
+    "sampled": SamplingParams(temperature=1.0, top_p=0.95, seed=3, max_tokens=48, ignore_eos=True),
+}
+CONFIG = {"max_num_seqs": 2, "max_num_batched_tokens": 32, "num_blocks": 64}
+
+
+def answers(llm, params):
+    return [o.outputs[0].token_ids for o in llm.generate(TEXTS, params, use_tqdm=False)]
+
+
+@pytest.fixture(scope="module")
+def plain():
+    llm = LLM("tiny", **CONFIG)
+    return {name: answers(llm, params) for name, params in LAWS.items()}
+
+
+@pytest.mark.parametrize("nodes", (None, 16))
+@pytest.mark.parametrize("method", registry._BUILT_IN)
+def test_same_bytes_with_drafts_accepted(method, nodes, plain):
+    spec = {"method": method, "num_speculative_tokens": 4}
+    options = registry.proposer_class(method).options
+    if nodes and "max_tree_nodes" not in options:
+        pytest.skip("drafts chains alone")
+    spec |= {"max_tree_nodes": nodes} if nodes else {}
+    spec |= {"model": "tiny-draft-m"} if "model" in options else {}
+    llm = LLM("tiny", speculative_config=spec, **CONFIG)
+    for name, params in LAWS.items():
+        assert answers(llm, params) == plain[name]
+    stats = llm.stats()
+    assert stats.num_accepted_tokens > 0.05 * stats.num_draft_tokens > 0
+    llm.engine.check_integrity()
