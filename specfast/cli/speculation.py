@@ -27,7 +27,8 @@ class SpeculationOptions:
         str | None,
         option(
             "Who drafts: ngram (prompt lookup), suffix (frequencies of what followed before), "
-            "recycle (what the target found likely before), draft_model (--spec-model), or none.",
+            "recycle (what the target found likely before), draft_model (--spec-model), hybrid "
+            "(suffix with a draft model or recycle), or none.",
             panel="Speculation",
             unset="ngram",
         ),
@@ -52,6 +53,14 @@ class SpeculationOptions:
     ] = None
     num_speculative_tokens: Annotated[
         int | None, option("Drafts a step; in a tree its depth.", panel="Speculation", unset="8")
+    ] = None
+    policy: Annotated[
+        str | None,
+        option(
+            "Verify every draft (fixed), or as many as pay on this machine (auto).",
+            panel="Speculation",
+            unset="fixed",
+        ),
     ] = None
     max_tree_nodes: Annotated[
         int | None,
