@@ -72,8 +72,8 @@ class StudentOptions:
 
     hidden_size: Annotated[int, option("Width.", panel="Draft model")] = 192
     num_layers: Annotated[int, option("Depth.", panel="Draft model")] = 4
-    head_dim: Annotated[int, option("Of an attention head.", panel="Draft model")] = 32
-    num_kv_heads: Annotated[int, option("Heads of K and V.", panel="Draft model")] = 2
+    head_dim: Annotated[int, option("Of an attention head.", panel="Draft model")] = 64
+    num_kv_heads: Annotated[int, option("Heads of K and V.", panel="Draft model")] = 3
     intermediate_size: Annotated[int, option("Of the MLP.", panel="Draft model")] = 512
     draft_vocab_size: Annotated[
         int, option("Tokens it can draft: the commonest; 0 is all.", panel="Draft model")
@@ -81,6 +81,17 @@ class StudentOptions:
     context: Annotated[
         int, option("Tokens it sees back, however long the text is.", panel="Draft model")
     ] = 512
+    copying: Annotated[
+        bool,
+        option(
+            "Start with heads that repeat what followed the same two tokens before.",
+            "--copying/--no-copying",
+            panel="Draft model",
+        ),
+    ] = True
+    dropout: Annotated[
+        float, option("Of what each block adds to the stream.", panel="Training")
+    ] = 0.1
     label_weight: Annotated[
         float,
         option(

@@ -37,7 +37,8 @@ def matches_of(student: Student, answers: Sequence[Answer]) -> list[np.ndarray]:
     """Per answer [A - 1] bool: would the draft have guessed answer token 1, 2, ...? (The first
     comes from the prefill, before there is anything to draft.)
     """
-    device = next(student.parameters()).device
+    device, was_training = next(student.parameters()).device, student.training
+    student.eval()
     order = sorted(range(len(answers)), key=lambda i: len(answers[i].tokens))
     found: list[np.ndarray] = [np.empty(0, bool)] * len(answers)
     for begin in range(0, len(order), _BATCH):
@@ -53,6 +54,7 @@ def matches_of(student: Student, answers: Sequence[Answer]) -> list[np.ndarray]:
             guessed = guesses[rows : rows + len(wanted)].cpu().numpy()
             rows += len(wanted)
             found[i] = guessed[1:] == wanted[1:]
+    student.train(was_training)
     return found
 
 

@@ -18,6 +18,7 @@ from specfast.train.batches import Batch, Batches
 from specfast.train.card import Card, copy_tokenizer, save_folder, without_folders
 from specfast.train.corpus import Corpus, write_corpus
 from specfast.train.corpus_settings import CorpusSettings
+from specfast.train.induction import ROPE_THETA, start_copying
 from specfast.train.loop import LoopSettings, train
 from specfast.train.reduction import head_tokens, nearest_rows, rows_of_tokens
 from specfast.train.student import Student, llama_config
@@ -30,18 +31,20 @@ _PREVIEW_ANSWERS, _PREVIEW_STEPS = 48, 200
 class DraftSettings:
     """The student's shape and what it learns from. draft_vocab_size: tokens that it can draft, the
     target's commonest (0: all); context: tokens that it sees back, and the longest text that it is
-    trained on. The target's probabilities, over its recorded best tokens, count 1 - label_weight;
-    its very best token counts the rest.
+    trained on; copying: whether it starts with heads that copy. The target's probabilities, over
+    its recorded best tokens, count 1 - label_weight; its very best token counts the rest.
     """
 
     hidden_size: int = 192
     num_layers: int = 4
-    head_dim: int = 32
-    num_kv_heads: int = 2
+    head_dim: int = 64
+    num_kv_heads: int = 3
     intermediate_size: int = 512
     draft_vocab_size: int = 8192
     context: int = 512
+    copying: bool = True
     label_weight: float = 0.3
+    dropout: float = 0.1
     batch_size: int = 12
     bfloat16: bool = False
 
@@ -85,7 +88,8 @@ def train_draft(
     d2t = head_tokens(corpus.train, model.config.vocab_size, settings.draft_vocab_size)
     config = student_config(model.config, settings, tokenizer.eos_token_id)
     torch.manual_seed(corpus_settings.seed)
-    student = new_student(config, d2t, model.weights.embedding.float()).to(device)
+    student = new_student(config, d2t, model.weights.embedding.float(), settings.copying)
+    student.to(device).set_dropout(settings.dropout)
     identity = {"corpus": asdict(corpus_settings), "draft": asdict(settings)}
     _Distillation(student, corpus, settings, loop, corpus_settings.seed, report).run(
         work / f"{out.name}.pt", identity
@@ -115,10 +119,13 @@ def student_config(
         bos_token_id=target.bos_token_id,
         eos_token_id=eos_token_id,
         dtype="bfloat16",
+        **({"rope_theta": ROPE_THETA} if settings.copying else {}),
     )
 
 
-def new_student(config: dict[str, Any], d2t: Tensor | None, embedding: Tensor) -> Student:
+def new_student(
+    config: dict[str, Any], d2t: Tensor | None, embedding: Tensor, copying: bool = False
+) -> Student:
     """A student whose embeddings are the principal components of the target's [V, hidden]."""
     shape = ModelConfig.from_hf(config)
     rows = embedding if d2t is None else embedding[d2t]
@@ -128,6 +135,9 @@ def new_student(config: dict[str, Any], d2t: Tensor | None, embedding: Tensor) -
     _, sizes, directions = torch.linalg.svd(rows, full_matrices=False)
     count = min(shape.hidden_size, len(sizes))
     components = rows @ directions[:count].T / sizes[:count].sqrt()
+    if copying:
+        start_copying(student, components)
+        return student
     with torch.no_grad():
         weight[:, :count] = components * (weight.std() / components.std())
     return student
@@ -213,6 +223,7 @@ class _Distillation:
         report: Report,
     ) -> None:
         self.student, self.settings, self.loop, self.report = student, settings, loop, report
+        self.seed = seed
         self.device = next(student.parameters()).device
         self.batches = Batches(corpus.train, settings.batch_size, settings.context, seed)
         self.row_of = rows_of_tokens(student.d2t, student.config.vocab_size).to(self.device)
@@ -225,6 +236,7 @@ class _Distillation:
 
     def _loss(self, step: int) -> Tensor:
         batch = self.batches.at(step).to(self.device)
+        torch.manual_seed(self.seed + step)  # of dropout
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.bfloat16):
             return distillation_loss(self.student, batch, self.row_of, self.settings.label_weight)
 

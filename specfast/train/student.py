@@ -74,10 +74,11 @@ class Layer(nn.Module):
         self.self_attn = Attention(config)
         self.post_attention_layernorm = norm(config)
         self.mlp = MLP(config)
+        self.dropout = nn.Dropout(0.0)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rotary)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x = x + self.dropout(self.self_attn(self.input_layernorm(x), rotary))
+        return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))
 
 
 class Body(nn.Module):
@@ -115,6 +116,10 @@ class Student(nn.Module):
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
+    @property
+    def layers(self) -> list[Layer]:
+        return list(self.model.layers)  # type: ignore[arg-type]
+
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens [B, T] of the target's vocabulary -> hidden states behind the last norm."""
         return self.model.norm(self.residual(self.embed(tokens)))
@@ -125,12 +130,17 @@ class Student(nn.Module):
     def residual(self, x: Tensor) -> Tensor:
         """The residual stream behind the last layer."""
         assert x.shape[1] <= self.context, "the window would cut what attention sees"
-        for layer in self.model.layers:
+        for layer in self.layers:
             x = layer(x, self.rotary)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(hidden)
+
+    def set_dropout(self, share: float) -> None:
+        """Of what each block adds to the stream, in training alone."""
+        for layer in self.layers:
+            layer.dropout.p = share
 
     def tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """What model.safetensors holds, matrices and vectors in dtype."""

@@ -33,12 +33,26 @@ TEMPLATE = (
 )
 _HELD_OUT = 0.03
 _WEIGHT_DECAY = 0.01
+_SHARED: dict[str, Any] = {
+    "head_dim": 32,
+    "num_kv_heads": 2,
+    "draft_vocab_size": 0,
+    "batch_size": 16,
+    "copying": False,
+    "dropout": 0.0,
+}
 DRAFTS = {
     "draft-s": DraftSettings(
-        hidden_size=64, num_layers=1, intermediate_size=160, draft_vocab_size=0, batch_size=16
+        hidden_size=64,
+        num_layers=1,
+        intermediate_size=160,
+        **_SHARED,
     ),
     "draft-m": DraftSettings(
-        hidden_size=128, num_layers=2, intermediate_size=320, draft_vocab_size=0, batch_size=16
+        hidden_size=128,
+        num_layers=2,
+        intermediate_size=320,
+        **_SHARED,
     ),
 }
 

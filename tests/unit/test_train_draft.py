@@ -165,7 +165,8 @@ def command(tmp_path, *more):
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return [
         *("train", "draft", "tiny", "--prompts", str(prompts), "--out", str(tmp_path / "out")),
-        *("--hidden-size", "32", "--num-layers", "1", "--num-kv-heads", "1"),
+        *("--hidden-size", "32", "--num-layers", "1", "--head-dim", "32", "--num-kv-heads", "1"),
+        "--no-copying",
         *("--intermediate-size", "48", "--draft-vocab-size", "256", "--max-answer-tokens", "16"),
         *("--num-self-prompts", "4", "--steps", "30", "--seed", "7", "--threads", "1", *more),
     ]
