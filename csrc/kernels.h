@@ -3,15 +3,18 @@
 #include "core/parallel.h"
 #include "params.h"
 
-#define SPECFAST_CPU_OPS(X)                \
-  X(linear, LinearParams)                  \
-  X(rms_norm, RmsNormParams)               \
-  X(silu_mul, SiluMulParams)               \
-  X(rope_kv_append, RopeKvAppendParams)    \
-  X(kv_append, KvAppendParams)             \
-  X(tree_attention, TreeAttentionParams)   \
-  X(sample_rows, SampleRowsParams)         \
-  X(rank_candidates, RankCandidatesParams) \
+#define SPECFAST_CPU_OPS(X)                  \
+  X(linear, LinearParams)                    \
+  X(rms_norm, RmsNormParams)                 \
+  X(silu_mul, SiluMulParams)                 \
+  X(rope_kv_append, RopeKvAppendParams)      \
+  X(kv_append, KvAppendParams)               \
+  X(tree_attention, TreeAttentionParams)     \
+  X(sample_rows, SampleRowsParams)           \
+  X(rank_candidates, RankCandidatesParams)   \
+  X(draw_candidates, DrawCandidatesParams)   \
+  X(rejection_sample, RejectionSampleParams) \
+  X(typical_sample, TypicalSampleParams)     \
   X(stream_read, StreamReadParams)
 
 namespace specfast::cpu {

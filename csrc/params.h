@@ -110,8 +110,8 @@ struct TreeAttentionParams {
   float scale, soft_cap;  // soft_cap 0: none
 };
 
-// DESIGN section 7. One token a row; all scalars a row.
-struct SampleRowsParams {
+// DESIGN section 7. Rows of logits and how each is drawn from; all scalars a row.
+struct LogitRows {
   const float* logits;       // [R, V], rows logits_stride apart
   const float* temperature;  // [R] < 1e-5: greedy
   const int32_t* top_k;      // [R] <= 0: off
@@ -119,11 +119,16 @@ struct SampleRowsParams {
   const float* min_p;        // [R] <= 0: off
   const int64_t* seeds;      // [R] the bits of a uint64
   const int32_t* positions;  // [R] absolute position of the token being decided
-  int32_t* tokens;           // [R] -1 where status is set
-  int32_t* status;           // [R] kRowNan, kRowNoSupport
-  int32_t* logprob_ids;      // [R, 1 + L] the chosen token, then the L likeliest; or null
-  float* logprobs;           // [R, 1 + L] of the logits as given (T = 1, no filter); or null
-  int64_t R, V, L, logits_stride;
+  int64_t R, V, logits_stride;
+};
+
+// One token a row.
+struct SampleRowsParams : LogitRows {
+  int32_t* tokens;       // [R] -1 where status is set
+  int32_t* status;       // [R] kRowNan, kRowNoSupport
+  int32_t* logprob_ids;  // [R, 1 + L] the chosen token, then the L likeliest; or null
+  float* logprobs;       // [R, 1 + L] of the logits as given (T = 1, no filter); or null
+  int64_t L;
 };
 
 struct RankCandidatesParams {
@@ -137,8 +142,19 @@ struct RankCandidatesParams {
   int64_t R, V, m, logits_stride;
 };
 
-struct AcceptPathParams {
-  const int32_t* tokens;        // [rows] the target's decision a row
+// m tokens a row of draft logits (V: the draft vocabulary), without replacement, by noise that is
+// nobody else's.
+struct DrawCandidatesParams : LogitRows {
+  const int32_t* d2t;    // [V] target id of each draft id, or null (the same)
+  const int32_t* nodes;  // [R] the node whose children are drawn; -1: the root
+  const int32_t* roots;  // [R] absolute position of the step's first undecided token
+  int32_t* ids;          // [R, m] target ids, in the order drawn; -1 past the end
+  float* laws;           // [R, V] logits at temperature 1 of the law; greedy: the logits
+  int64_t m;
+};
+
+// Draft trees in, of each the accepted path out.
+struct DraftTrees {
   const int32_t* row_status;    // [rows]
   const int32_t* row_base;      // [B] row of the root; node i is row_base + 1 + i; -1: no rows
   const int32_t* draft_tokens;  // [B, N]
@@ -149,6 +165,26 @@ struct AcceptPathParams {
   int32_t* next_tokens;         // [B] -1: none
   int32_t* status;              // [B] or of the rows on the path and its last row
   int64_t B, N;
+};
+
+struct AcceptPathParams : DraftTrees {
+  const int32_t* tokens;  // [rows] the target's decision a row
+};
+
+// p/q rejection. by_token: from the root on, node by node; else from the leaves (block, traversal).
+// A node with a law was drawn from it less its earlier siblings' tokens.
+struct RejectionSampleParams : LogitRows, DraftTrees {
+  const int32_t* roots;      // [B] absolute position of the step's first undecided token
+  const float* laws;         // [num_laws, law_vocab] logits at temperature 1; or null
+  const int32_t* law_row;    // [B, N] -1: a point mass; null: all are
+  const int32_t* vocab_map;  // [law_vocab] target id of each draft id, or null (the same)
+  int64_t num_laws, law_vocab;
+  bool by_token;
+};
+
+// Accepts what is likely enough, p >= min(threshold, alpha exp(-H)): not the target's law.
+struct TypicalSampleParams : LogitRows, DraftTrees {
+  float threshold, alpha;
 };
 
 // Sums memory with every thread: the streaming read that bandwidth shares refer to.

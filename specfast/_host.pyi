@@ -39,6 +39,7 @@ class Adjacency:
         temperature: float,
         seed: int,
         position: int,
+        coupled: bool = True,
     ) -> tuple[list[int], list[int], list[float]]: ...
 
 class SuffixTree:

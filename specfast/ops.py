@@ -18,7 +18,8 @@ ROW_NON_FINITE_KV, ROW_NAN, ROW_NO_SUPPORT = 1, 2, 4
 
 _OUT_VARIANTS = (
     "linear", "rms_norm", "silu_mul", "rope_kv_append", "kv_append", "kv_compact",
-    "tree_attention", "decoder_layers", "sample_rows", "rank_candidates", "accept_path",
+    "tree_attention", "decoder_layers", "sample_rows", "rank_candidates", "draw_candidates",
+    "accept_path", "rejection_sample", "typical_sample",
 )  # fmt: skip
 
 _C = extension.load(_OUT_VARIANTS)
@@ -221,6 +222,33 @@ def rank_candidates(
     _ops.rank_candidates(logits, d2t, temperature, seeds, positions, ids, scores)
 
 
+def draw_candidates(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    nodes: Tensor,
+    roots: Tensor,
+    ids: Tensor,
+    laws: Tensor,
+    d2t: Tensor | None = None,
+) -> None:
+    """Draws m target ids a row of draft logits [R, Vd] without replacement, for rejection.
+
+    The row's parameters as in `sample_rows`; nodes [R] int32: whose children are drawn (-1: the
+    root); roots [R] int32: position of the step's first undecided token. The noise is keyed by
+    (node, position, root) and independent of the target's. ids [R, m], in the order drawn, -1 past
+    the end; laws [R, Vd]: the law drawn from, as logits at temperature 1 (greedy rows take the m
+    best and have the plain logits).
+    """
+    _ops.draw_candidates(
+        logits, d2t, temperature, top_k, top_p, min_p, seeds, positions, nodes, roots, ids, laws
+    )
+
+
 def accept_path(
     tokens: Tensor,
     row_status: Tensor,
@@ -241,6 +269,75 @@ def accept_path(
     """
     _ops.accept_path(
         tokens, row_status, row_base, draft_tokens, parents, lengths,
+        path, num_accepted, next_tokens, status,
+    )  # fmt: skip
+
+
+def rejection_sample(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    row_status: Tensor,
+    row_base: Tensor,
+    roots: Tensor,
+    draft_tokens: Tensor,
+    parents: Tensor,
+    lengths: Tensor,
+    by_token: bool,
+    path: Tensor,
+    num_accepted: Tensor,
+    next_tokens: Tensor,
+    status: Tensor,
+    draft_laws: Tensor | None = None,
+    law_row: Tensor | None = None,
+    vocab_map: Tensor | None = None,
+) -> None:
+    """Accepts drafts by p/q rejection: what is emitted follows the target's law, whatever drafted.
+
+    Rows and their parameters as in `sample_rows`, trees and outputs as in `accept_path`; roots [B]:
+    position of the step's first undecided token. A node of law_row [B, N] >= 0 was drawn from that
+    row of draft_laws [laws, Vd] (logits at temperature 1; vocab_map [Vd] int32: target ids) less
+    its earlier siblings' tokens; -1, and every node without laws: a point mass. by_token: each node
+    by itself from the root on; else block verification, on trees traversal. Greedy rows match.
+    """
+    _ops.rejection_sample(
+        logits, temperature, top_k, top_p, min_p, seeds, positions, row_status, row_base, roots,
+        draft_tokens, parents, lengths, draft_laws, law_row, vocab_map, by_token,
+        path, num_accepted, next_tokens, status,
+    )  # fmt: skip
+
+
+def typical_sample(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    row_status: Tensor,
+    row_base: Tensor,
+    draft_tokens: Tensor,
+    parents: Tensor,
+    lengths: Tensor,
+    threshold: float,
+    alpha: float,
+    path: Tensor,
+    num_accepted: Tensor,
+    next_tokens: Tensor,
+    status: Tensor,
+) -> None:
+    """Accepts the longest path of drafts with p >= min(threshold, alpha exp(-H)): lossy.
+
+    Arguments as in `rejection_sample`. Greedy rows match.
+    """
+    _ops.typical_sample(
+        logits, temperature, top_k, top_p, min_p, seeds, positions, row_status, row_base,
+        draft_tokens, parents, lengths, threshold, alpha,
         path, num_accepted, next_tokens, status,
     )  # fmt: skip
 

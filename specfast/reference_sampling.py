@@ -30,8 +30,8 @@ def _fma(a: Tensor, b: Tensor | float, c: float) -> Tensor:
     return torch.where(inexact_even, torch.nextafter(total, toward), total).float()
 
 
-def philox(seed: int, counter: Tensor) -> Tensor:
-    """Philox4x32-10: counter [..., 4] int64 words -> [..., 4] int64 words."""
+def philox(seed: int | Tensor, counter: Tensor) -> Tensor:
+    """Philox4x32-10: counter [..., 4] int64 words -> [..., 4] int64 words; one seed, or [...]."""
     c0, c1, c2, c3 = counter.unbind(-1)
     k0, k1 = seed & _MASK, seed >> 32 & _MASK
     for _ in range(10):
@@ -51,10 +51,12 @@ def gumbel(v: Tensor) -> Tensor:
     return -torch.log(-torch.log1p(-v.double()))
 
 
-def noise(seed: int, position: int, ids: Tensor) -> Tensor:
-    """G(seed, position, id) [n] float64 of target ids [n] int64."""
-    zero = torch.zeros_like(ids)
-    words = philox(seed, torch.stack((ids // 4, zero, zero + position, zero), dim=-1))
+def noise(seed: int, position: int, ids: Tensor, purpose: int = 0, root: int = 0) -> Tensor:
+    """G [n] float64 of target ids [n] int64. The target's own belongs to seed, position and id;
+    other purposes have a node in their word and the root of the step.
+    """
+    key = torch.tensor([purpose, position, root]).expand(len(ids), 3)
+    words = philox(seed, torch.cat((ids[:, None] // 4, key), dim=-1))
     return gumbel(uniform(words.gather(-1, ids[:, None] % 4)[:, 0]))
 
 

@@ -1,4 +1,4 @@
-#include "checks.h"
+#include "draft_trees.h"
 #include "kernels.h"
 
 namespace specfast::bind {
@@ -23,15 +23,7 @@ void sample_rows(const Tensor& logits, const Tensor& temperature, const Tensor& 
                  const Tensor& positions, Tensor tokens, Tensor status,
                  const std::optional<Tensor>& logprob_ids, const std::optional<Tensor>& logprobs) {
   SampleRowsParams p{};
-  p.logits = f32_rows(logits, "logits", {-1, -1});
-  p.R = logits.size(0), p.V = logits.size(1), p.logits_stride = row_stride(logits);
-  check_vocabulary(p.V, "logits");
-  p.temperature = f32_in(temperature, "temperature", {p.R});
-  p.top_k = i32_in(top_k, "top_k", {p.R});
-  p.top_p = f32_in(top_p, "top_p", {p.R});
-  p.min_p = f32_in(min_p, "min_p", {p.R});
-  p.seeds = i64_in(seeds, "seeds", {p.R});
-  p.positions = i32_in(positions, "positions", {p.R});
+  logit_rows(logits, temperature, top_k, top_p, min_p, seeds, positions, p);
   p.tokens = i32_out(tokens, "tokens", {p.R});
   p.status = i32_out(status, "status", {p.R});
   logprob_outputs(logprob_ids, logprobs, p);

@@ -31,9 +31,25 @@ STABLE_TORCH_LIBRARY(specfast, m) {
       "rank_candidates(Tensor logits, Tensor? d2t, Tensor temperature, Tensor seeds, "
       "Tensor positions, Tensor(a!) ids, Tensor(b!) scores) -> ()");
   m.def(
+      "draw_candidates(Tensor logits, Tensor? d2t, Tensor temperature, Tensor top_k, Tensor top_p, "
+      "Tensor min_p, Tensor seeds, Tensor positions, Tensor nodes, Tensor roots, Tensor(a!) ids, "
+      "Tensor(b!) laws) -> ()");
+  m.def(
       "accept_path(Tensor tokens, Tensor row_status, Tensor row_base, Tensor draft_tokens, "
       "Tensor parents, Tensor lengths, Tensor(a!) path, Tensor(b!) num_accepted, "
       "Tensor(c!) next_tokens, Tensor(d!) status) -> ()");
+  m.def(
+      "rejection_sample(Tensor logits, Tensor temperature, Tensor top_k, Tensor top_p, Tensor "
+      "min_p, "
+      "Tensor seeds, Tensor positions, Tensor row_status, Tensor row_base, Tensor roots, "
+      "Tensor draft_tokens, Tensor parents, Tensor lengths, Tensor? draft_laws, Tensor? law_row, "
+      "Tensor? vocab_map, bool by_token, Tensor(a!) path, Tensor(b!) num_accepted, "
+      "Tensor(c!) next_tokens, Tensor(d!) status) -> ()");
+  m.def(
+      "typical_sample(Tensor logits, Tensor temperature, Tensor top_k, Tensor top_p, Tensor min_p, "
+      "Tensor seeds, Tensor positions, Tensor row_status, Tensor row_base, Tensor draft_tokens, "
+      "Tensor parents, Tensor lengths, float threshold, float alpha, Tensor(a!) path, "
+      "Tensor(b!) num_accepted, Tensor(c!) next_tokens, Tensor(d!) status) -> ()");
   m.def("advise_huge_pages(Tensor(a!) t) -> bool");
   m.def("stream_read(Tensor data, Tensor(a!) sums) -> ()");
 }

@@ -8,12 +8,27 @@ namespace specfast {
 
 constexpr float kMaxGumbel = 22.88f;
 
-// The words of target ids 4 q .. 4 q + 3: the noise of a position belongs to it alone, whether it
-// is decided plainly, verified or drafted.
+// What noise belongs to, the token's id apart. Target noise belongs to its position alone, whether
+// that is decided plainly, verified or ranked by a drafter.
+struct NoiseKey {
+  uint64_t seed;
+  uint32_t position;
+  uint32_t purpose = kNoiseTarget;  // and the node, from bit 8 on
+  uint32_t root = 0;                // position of the step's first undecided token
+};
+
+// Of one node in one step, so that no draw that was consulted is ever used again. node -1: the
+// root.
+SPECFAST_HD NoiseKey step_noise(uint64_t seed, uint32_t position, NoisePurpose purpose,
+                                int32_t node, uint32_t root) {
+  return {seed, position, (uint32_t)purpose | (uint32_t)(node + 1) << 8, root};
+}
+
+// The words of target ids 4 q .. 4 q + 3.
 template <class Words>
-SPECFAST_HD PhiloxBlock<Words> target_noise(Words q, uint64_t seed, uint32_t position) {
-  Words target = splat(q, (uint32_t)kNoiseTarget), root = splat(q, 0u);
-  return philox<Words>({q, target, splat(q, position), root}, seed);
+SPECFAST_HD PhiloxBlock<Words> keyed_noise(Words q, const NoiseKey& k) {
+  Words purpose = splat(q, k.purpose), position = splat(q, k.position), root = splat(q, k.root);
+  return philox<Words>({q, purpose, position, root}, k.seed);
 }
 
 // v in [2^-33, 1 - 2^-24] from r32 (uint32_t, or I32x16 lanes).
@@ -21,6 +36,11 @@ template <class Words>
 SPECFAST_HD auto uniform(Words r32) {
   auto r = u32_to_f32(r32);
   return min(fma(r, splat(r, 0x1p-32f), splat(r, 0x1p-33f)), splat(r, 1.0f - 0x1p-24f));
+}
+
+// Whether the coin of this key falls for what has probability h: always at 1, never at 0.
+SPECFAST_HD bool coin_falls(const NoiseKey& k, double h) {
+  return (double)uniform(keyed_noise<uint32_t>(0u, k).x0) < h;
 }
 
 template <class T>

@@ -1,5 +1,5 @@
 // What a row of tree_attention sees: a span of logical positions, and beyond node_base the nodes of
-// its own path.
+// its own path. And the children of a node, for those who walk a draft tree.
 #pragma once
 #include <cstdint>
 
@@ -50,5 +50,21 @@ SPECFAST_HD int node_at_depth(uint64_t bits, int k) {
 // How many of its first ancestors are nodes 0, 1, 2, ...: those lie in their own slots, as the
 // tokens of a plain row do. A whole chain does.
 SPECFAST_HD int chain_length(uint64_t bits) { return ~bits ? first_node(~bits) : 64; }
+
+// The lowest child of `parent` (-1: the root) among nodes [first, length), or -1.
+SPECFAST_HD int32_t next_child(const int32_t* parents, int32_t length, int32_t parent,
+                               int32_t first) {
+  for (int32_t node = first; node < length; node++)
+    if (parents[node] == parent) return node;
+  return -1;
+}
+
+// The lowest child of `parent` that holds `token`, or -1.
+SPECFAST_HD int32_t matching_child(const int32_t* tokens, const int32_t* parents, int32_t length,
+                                   int32_t parent, int32_t token) {
+  for (int32_t node = parent + 1; node < length; node++)
+    if (parents[node] == parent && tokens[node] == token) return node;
+  return -1;
+}
 
 }  // namespace specfast

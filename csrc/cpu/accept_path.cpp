@@ -1,15 +1,8 @@
+#include "core/tree.h"
 #include "kernels.h"
 
 namespace specfast::cpu {
 namespace {
-
-// The lowest child of `parent` among the first `length` nodes that holds `token`, or -1.
-int32_t matching_child(const int32_t* tokens, const int32_t* parents, int32_t length,
-                       int32_t parent, int32_t token) {
-  for (int32_t node = parent + 1; node < length; node++)
-    if (parents[node] == parent && tokens[node] == token) return node;
-  return -1;
-}
 
 void walk(const AcceptPathParams& p, int64_t b) {
   int32_t* path = p.path + b * p.N;

@@ -48,7 +48,7 @@ struct LogprobWork {
     int64_t at = slices.at(row, s);
     masses[at] = mass_of_slice(logits(row), s, exponents[row]);
     likeliest[at] = {items + at * p.L, p.L};
-    rank_plain(logits(row), s.begin, s.end, {0, 0, nullptr}, likeliest[at]);
+    rank_plain(logits(row), s.begin, s.end, {{}, nullptr}, likeliest[at]);
   }
   void put(int64_t row, int64_t column, int32_t id, uint64_t total) const {
     int64_t at = row * (1 + p.L) + column;

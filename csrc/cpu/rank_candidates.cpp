@@ -8,11 +8,14 @@ namespace {
 
 void rank_slice(const RankCandidatesParams& p, int64_t row, Slice s, TopList& list) {
   const float* x = p.logits + row * p.logits_stride;
-  NoiseSource noise{(uint64_t)p.seeds[row], (uint32_t)p.positions[row], p.d2t};
+  NoiseSource noise{{(uint64_t)p.seeds[row], (uint32_t)p.positions[row]}, p.d2t};
   float t = p.temperature[row];
   if (is_greedy(t)) return rank_plain(x, s.begin, s.end, noise, list);
-  auto keep = [](F32x16, int64_t) { return mask_from_bits(0xffff); };
-  rank_perturbed(x, s.begin, s.end, t, noise, keep, list);
+  auto z_at = [&](int64_t i) {
+    F32x16 v = load_or(x + i, s.end - i, -kInfinity), none = broadcast(-kInfinity);
+    return select(none < v, tempered(v, broadcast(t)), none);  // a NaN is no candidate
+  };
+  rank_perturbed(s.begin, s.end, noise, z_at, list);
 }
 
 void write_row(const RankCandidatesParams& p, int64_t row, const TopList& best) {
@@ -27,26 +30,15 @@ void write_row(const RankCandidatesParams& p, int64_t row, const TopList& best) 
 
 void rank_candidates(const RankCandidatesParams& p, ParallelFor parallel_for) {
   static thread_local Scratch scratch;
-  VocabSlices slices{p.V};
-  int64_t units = p.R * slices.count;
-  TopList* lists;
-  Scored* items;
+  TopLists lists{{p.V}, p.m, nullptr, nullptr};
   auto carve = [&](Carver c) {
-    lists = c.take<TopList>(units);
-    items = c.take<Scored>(units * p.m);
+    lists.carve(c, p.R);
     return c.used;
   };
   carve({scratch.reserve(carve({nullptr}))});
-  slices.each(parallel_for, p.R, 2, [&](int64_t row, Slice s) {
-    int64_t at = slices.at(row, s);
-    lists[at] = {items + at * p.m, p.m};
-    rank_slice(p, row, s, lists[at]);
-  });
-  for (int64_t row = 0; row < p.R; row++) {
-    TopList best = lists[row * slices.count];
-    for (int64_t i = 1; i < slices.count; i++) best.merge(lists[row * slices.count + i]);
-    write_row(p, row, best);
-  }
+  lists.slices.each(parallel_for, p.R, 2,
+                    [&](int64_t row, Slice s) { rank_slice(p, row, s, lists.start(row, s)); });
+  for (int64_t row = 0; row < p.R; row++) write_row(p, row, lists.merged(row));
 }
 
 }  // namespace specfast::cpu::SPECFAST_TIER

@@ -1,7 +1,9 @@
 // The best scores seen, best first; of equal scores the lowest id.
 #pragma once
 #include "core/logit_law.h"
+#include "cpu/scratch.h"
 #include "cpu/simd.h"
+#include "cpu/vocab.h"
 
 namespace specfast::cpu::SPECFAST_TIER {
 
@@ -42,6 +44,29 @@ struct TopList {
   }
   void merge(const TopList& other) {
     for (int64_t i = 0; i < other.size; i++) offer(other.items[i].score, other.items[i].id);
+  }
+};
+
+// The m best of each row: a list a slice, merged in the end.
+struct TopLists {
+  VocabSlices slices;
+  int64_t m;
+  TopList* lists;  // [R, slices]
+  Scored* items;   // [R, slices, m]
+
+  void carve(Carver& c, int64_t rows) {
+    lists = c.take<TopList>(rows * slices.count);
+    items = c.take<Scored>(rows * slices.count * m);
+  }
+  TopList& start(int64_t row, Slice s) const {
+    int64_t at = slices.at(row, s);
+    lists[at] = {items + at * m, m};
+    return lists[at];
+  }
+  TopList merged(int64_t row) const {
+    TopList best = lists[row * slices.count];
+    for (int64_t i = 1; i < slices.count; i++) best.merge(lists[row * slices.count + i]);
+    return best;
   }
 };
 

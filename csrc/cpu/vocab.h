@@ -72,13 +72,12 @@ SPECFAST_INLINE Peak find_peak(const float* x, int64_t begin, int64_t end) {
 
 // What one row's noise is drawn with, and for which ids: target ids are the row's own, or mapped.
 struct NoiseSource {
-  uint64_t seed;
-  uint32_t position;
+  NoiseKey key;
   const int32_t* target_ids;  // [V] or null
 };
 
 SPECFAST_INLINE float gumbel_of_id(const NoiseSource& s, int32_t id) {
-  PhiloxBlock<uint32_t> block = target_noise((uint32_t)id / 4, s.seed, s.position);
+  PhiloxBlock<uint32_t> block = keyed_noise((uint32_t)id / 4, s.key);
   const uint32_t words[4] = {block.x0, block.x1, block.x2, block.x3};
   return gumbel(uniform(words[id % 4]));
 }
@@ -88,15 +87,14 @@ SPECFAST_INLINE void noise_of_block(const NoiseSource& s, int64_t first, I32x16 
   I32x16 lane = iota();
   // Lane 4q + r holds counter 4r + q, so that transposing quads puts ids in order.
   I32x16 counter = shift_left<2>(lane & broadcast(3)) + shift_right_logical<2>(lane);
-  PhiloxBlock<I32x16> block =
-      target_noise(counter + broadcast((int32_t)(first / 4)), s.seed, s.position);
+  PhiloxBlock<I32x16> block = keyed_noise(counter + broadcast((int32_t)(first / 4)), s.key);
   transpose_quads(block.x0, block.x1, block.x2, block.x3);
   words[0] = block.x0, words[1] = block.x1, words[2] = block.x2, words[3] = block.x3;
 }
 
 // The word of each lane's target id, whatever they are.
 SPECFAST_INLINE I32x16 noise_of_ids(const NoiseSource& s, I32x16 ids) {
-  PhiloxBlock<I32x16> block = target_noise(shift_right_logical<2>(ids), s.seed, s.position);
+  PhiloxBlock<I32x16> block = keyed_noise(shift_right_logical<2>(ids), s.key);
   I32x16 lane = ids & broadcast(3);
   I32x16 low = select(lane == broadcast(0), block.x0, block.x1);
   I32x16 high = select(lane == broadcast(2), block.x2, block.x3);
@@ -137,21 +135,19 @@ SPECFAST_INLINE void rank_plain(const float* x, int64_t begin, int64_t end, cons
   }
 }
 
-// Scores z + G. `keep(z, ids)` is the support; a token that can't reach the bar costs no noise:
-// rounding is monotone, so z + bound < bar decides it whatever was seen before.
-template <class Keep, class Sink>
-SPECFAST_INLINE void rank_perturbed(const float* x, int64_t begin, int64_t end, float temperature,
-                                    const NoiseSource& s, Keep keep, Sink& sink) {
+// Scores z + G. `z_at(i)` gives the z of tokens i .. i + 15, -inf past the end and for what is not
+// in the support; a token that can't reach the bar costs no noise: rounding is monotone, so z +
+// bound < bar decides it whatever was seen before.
+template <class ZAt, class Sink>
+SPECFAST_INLINE void rank_perturbed(int64_t begin, int64_t end, const NoiseSource& s, ZAt z_at,
+                                    Sink& sink) {
   for (int64_t block = begin; block < end; block += 64) {
     F32x16 z[4], bar = broadcast(sink.bar());
     Mask16 live[4];
     uint32_t any = 0;
     for (int q = 0; q < 4; q++) {
-      int64_t i = block + 16 * q;
-      F32x16 v = load_or(x + i, end - i, -kInfinity);
-      z[q] = tempered(v, broadcast(temperature));
-      live[q] = (broadcast(-kInfinity) < v) & keep(z[q], i);
-      live[q] = live[q] & ~(z[q] + broadcast(kMaxGumbel) < bar);
+      z[q] = z_at(block + 16 * q);
+      live[q] = (broadcast(-kInfinity) < z[q]) & ~(z[q] + broadcast(kMaxGumbel) < bar);
       any |= bits(live[q]);
     }
     if (!any) continue;

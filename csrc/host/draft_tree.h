@@ -34,27 +34,28 @@ struct DrawLaw {
   float temperature;
   uint64_t seed;
   uint32_t position;
+  bool coupled = true;  // to the target's noise: only where drafts are matched with its tokens
 
   bool greedy() const { return temperature < kGreedyTemperature; }
 };
 
 // The noise that sample_rows and rank_candidates add to a token's logit at a position.
 inline float target_gumbel(uint64_t seed, uint32_t position, int32_t token) {
-  auto words = target_noise<uint32_t>(static_cast<uint32_t>(token) / 4, seed, position);
+  auto words = keyed_noise<uint32_t>(static_cast<uint32_t>(token) / 4, {seed, position});
   const uint32_t lanes[] = {words.x0, words.x1, words.x2, words.x3};
   return gumbel(uniform(lanes[token % 4]));
 }
 
-// Shares of siblings in what their parent's row decides: the softmax of their logits, or at T > 0
-// that of (logit / T + G) / tau. scores [n] are logits, and become shares that sum to 1.
+// Shares of siblings in what their parent's row decides: the softmax of their logits / T, or
+// coupled that of (logit / T + G) / tau; greedy, of the logits. scores [n] are logits, and become
+// shares that sum to 1.
 inline void to_shares(std::vector<float>& scores, const int32_t* tokens, const DrawLaw& law,
                       int depth) {
   float best = -INFINITY;
   for (size_t i = 0; i < scores.size(); i++) {
-    if (!law.greedy()) {
-      const float noise = target_gumbel(law.seed, law.position + depth, tokens[i]);
-      scores[i] = (scores[i] / law.temperature + noise) / kTau;
-    }
+    if (!law.greedy()) scores[i] /= law.temperature;
+    if (!law.greedy() && law.coupled)
+      scores[i] = (scores[i] + target_gumbel(law.seed, law.position + depth, tokens[i])) / kTau;
     best = std::max(best, scores[i]);
   }
   float total = 0;

@@ -84,13 +84,13 @@ void bind_adjacency(py::module_& m) {
       .def(
           "draft",
           [](const Adjacency& self, int32_t root, int max_depth, int max_nodes, float floor,
-             float temperature, uint64_t seed, uint32_t position) {
-            auto tree =
-                self.draft(root, max_depth, max_nodes, floor, {temperature, seed, position});
+             float temperature, uint64_t seed, uint32_t position, bool coupled) {
+            auto tree = self.draft(root, max_depth, max_nodes, floor,
+                                   {temperature, seed, position, coupled});
             return py::make_tuple(tree.tokens, tree.parents, tree.confidence);
           },
           py::arg("root"), py::arg("max_depth"), py::arg("max_nodes"), py::arg("floor"),
-          py::arg("temperature"), py::arg("seed"), py::arg("position"));
+          py::arg("temperature"), py::arg("seed"), py::arg("position"), py::arg("coupled") = true);
 }
 
 void bind_row_layout(py::module_& m) {

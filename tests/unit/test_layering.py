@@ -16,8 +16,10 @@ ROOT = Path(__file__).parents[2]
 LAYERS = [
     line.split()
     for line in """
-    validation config extension ops reference reference_attention _C _host
-    tokenizer detokenizer chat_template sequence metrics outputs kv_shape proposers.base
+    validation config extension ops reference reference_attention reference_sampling _C _host
+    reference_verification
+    tokenizer detokenizer chat_template sequence metrics outputs kv_shape
+    proposers.base proposers.laws
     cost_model calibration kv_cache sampler structured budget models
     verifier proposers
     scheduler

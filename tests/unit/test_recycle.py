@@ -116,6 +116,17 @@ def test_the_tree_is_the_likeliest_of_all(temperature, nodes):
     np.testing.assert_allclose(reaches, [r for r, _ in expected], rtol=1e-5)
 
 
+def test_uncoupled_drafts_do_not_see_the_targets_noise():
+    adjacency = Adjacency(VOCAB, WIDTH)
+    fill(adjacency, {3: [(1, 0.5), (2, -1.0), (4, 0.0)]})
+    drafts = [adjacency.draft(3, 1, 3, 0.0, 0.7, seed, 40, coupled=False) for seed in range(9)]
+    assert all(d == drafts[0] for d in drafts)
+    assert drafts[0][0] == [1, 4, 2]
+    weights = np.exp(np.array([0.5, 0.0, -1.0]) / 0.7)
+    np.testing.assert_allclose(drafts[0][2], KEPT[False] * weights / weights.sum(), rtol=1e-5)
+    assert len({tuple(adjacency.draft(3, 1, 3, 0.0, 0.7, seed, 40)[0]) for seed in range(9)}) > 1
+
+
 def test_noise_is_that_of_the_ops():
     vocab = 600
     for seed, position in ((0, 0), (2**64 - 1, 77), (123456789, 2**31 - 1)):

@@ -31,7 +31,8 @@ void sort_keys(const float* x, int32_t* out, int64_t n) {
 
 void noise_words(uint64_t seed, uint32_t position, const uint32_t* c, uint32_t* out, int64_t n) {
   for (int64_t i = 0; i < n; i += 16) {
-    PhiloxBlock<I32x16> block = target_noise(load((const int32_t*)c + i), seed, position);
+    PhiloxBlock<I32x16> block =
+        keyed_noise(load((const int32_t*)c + i), NoiseKey{seed, position, 0x4103u, 9u});
     int32_t words[4][16];
     store(words[0], block.x0);
     store(words[1], block.x1);

@@ -25,7 +25,7 @@ enum class CoreMath { SPECFAST_CORE_MATH(SPECFAST_ID) };
   void core_math(CoreMath function, const float* x, float* out, int64_t n);                        \
   void uniforms(const uint32_t* words, float* out, int64_t n);                                     \
   void sort_keys(const float* x, int32_t* out, int64_t n);                                         \
-  /* out [n, 4]: the words of counters {c, 0, position, 0} */                                      \
+  /* out [n, 4]: the words of counters {c, 0x4103, position, 9} */                                 \
   void noise_words(uint64_t seed, uint32_t position, const uint32_t* c, uint32_t* out, int64_t n); \
   }
 SPECFAST_TIERED_TEST(scalar)
