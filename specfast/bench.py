@@ -65,6 +65,11 @@ class BenchReport:
     baselines: Mapping[str, str]
 
     @property
+    def is_comparable(self) -> bool:
+        """Speculation on and off should give the same bytes: rejection draws others at T > 0."""
+        return self.settings.speculation.verification == "match" or self.settings.params.greedy
+
+    @property
     def differing(self) -> list[str]:
         """Tasks that speculation on and off answered differently."""
         return self.comparison.differing(PLAIN, SPECULATIVE)
@@ -100,8 +105,8 @@ class BenchReport:
         ratios, speedups = self.ratios, self.speedups
         differing = self.differing
         return {
-            "identical": not differing,
-            "differing": differing,
+            "identical": not differing if self.is_comparable else None,
+            "differing": differing if self.is_comparable else None,
             "ratios": {
                 **{name: r and r.value for name, r in ratios.items()},
                 "bandwidth_share": self.step_cost.bandwidth_share,

@@ -56,8 +56,9 @@ class Budget:
         return limits
 
     def select(self, batch: Batch, proposal: Proposal) -> Proposal:
-        """The nodes worth verifying, prefix-closed."""
-        if self._trims and proposal.num_nodes and self._cost.is_known:
+        """The nodes worth verifying, prefix-closed; of drafts that were drawn, all."""
+        trims = self._trims and proposal.draft_laws is None
+        if trims and proposal.num_nodes and self._cost.is_known:
             proposal = self._trimmed(batch, proposal)
         self._selected_at = time.perf_counter()
         return proposal

@@ -25,6 +25,12 @@ MAX_CHOICES = 16384
 MAX_SUFFIX_DEPTH = 256  # an append costs as many steps
 DTYPES = ("auto", "bfloat16", "float32")
 MAX_NODES = 64  # drafts a sequence and step: their ancestors are the bits of an int64
+# The rules of verification, each with its own settings and their defaults.
+_VERIFICATION: dict[str, dict[str, Any]] = {
+    "match": {},
+    "rejection": {"rejection_rule": "block"},
+    "typical": {"typical_threshold": 0.09, "typical_alpha": 0.3},
+}
 
 
 @dataclass(frozen=True)
@@ -131,11 +137,17 @@ class SpeculativeConfig:
     policy: "fixed" verifies every draft, "auto" as many as pay on this machine.
     draft_dtype: as EngineConfig.dtype, for that model.
     max_tree_nodes: drafts a sequence and step where the method drafts trees (None: chains).
+    verification: "match" (the same bytes as without drafts), "rejection" (the same law;
+    rejection_rule "block", or "token"), or "typical" (lossy: a draft counts if p >=
+    min(typical_threshold, typical_alpha exp(-H)), by default 0.09 and 0.3).
     """
 
     method: str
     num_speculative_tokens: int = 8
     verification: str = "match"
+    rejection_rule: str | None = None
+    typical_threshold: float | None = None
+    typical_alpha: float | None = None
     policy: str = "fixed"
     model: str | None = None
     draft_dtype: str | None = None
@@ -169,10 +181,38 @@ class SpeculativeConfig:
             self.policy in ("auto", "fixed"),
             f"policy must be 'auto' or 'fixed', not {self.policy!r}.",
         )
+        self._check_verification()
+
+    def _check_verification(self) -> None:
+        """Sets what the rule leaves open; a setting of another rule would do nothing."""
+        rules = tuple(_VERIFICATION)
         require(
-            self.verification == "match",
-            f"verification must be 'match' (the only rule so far), not {self.verification!r}.",
+            self.verification in rules,
+            f"verification must be one of {rules}, not {self.verification!r}.",
         )
+        for rule, defaults in _VERIFICATION.items():
+            for name, default in defaults.items():
+                given = getattr(self, name) is not None
+                require(
+                    not given or rule == self.verification,
+                    f"{name} does nothing with verification={self.verification!r}; it belongs to "
+                    f"{rule!r}.",
+                )
+                if rule == self.verification and not given:
+                    object.__setattr__(self, name, default)
+        if self.verification == "rejection":
+            require(
+                self.rejection_rule in ("block", "token"),
+                f"rejection_rule must be 'block' or 'token', not {self.rejection_rule!r}.",
+            )
+        if self.verification == "typical":
+            check_number(self, "typical_threshold", lambda p: 0 < p <= 1, "lie in (0, 1]")
+            check_number(self, "typical_alpha", lambda a: 0 < a <= 1, "lie in (0, 1]")
+
+    @property
+    def lossless(self) -> bool:
+        """The output follows the model's law, whatever is drafted."""
+        return self.verification != "typical"
 
     def _check_methods_own(self) -> None:
         require(
@@ -194,13 +234,17 @@ class SpeculativeConfig:
     @property
     def method_settings(self) -> dict[str, Any]:
         """The settings given that only some methods know."""
-        general = {"method", "num_speculative_tokens", "verification", "policy"}
+        rules = {name for settings in _VERIFICATION.values() for name in settings}
+        general = {"method", "num_speculative_tokens", "verification", "policy"} | rules
         given = ((f.name, getattr(self, f.name)) for f in fields(self))
         return {k: v for k, v in given if k not in general and v is not None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SpeculativeConfig:
         renamed = {
+            "acceptance_method": "verification",
+            "posterior_threshold": "typical_threshold",
+            "posterior_alpha": "typical_alpha",
             "rejection_sample_method": "verification",
             "draft_sample_method": "verification",
             "ngram_prompt_lookup_max": "prompt_lookup_max",

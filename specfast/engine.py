@@ -19,12 +19,12 @@ from specfast.outputs import RequestOutput, StepOutput, completion_of
 from specfast.proposers.base import Needs, Proposal, Proposer
 from specfast.proposers.guard import Guard
 from specfast.proposers.target import ModelProposer
-from specfast.sampler import Sampler, fork_seed, resolve_seed
+from specfast.sampler import fork_seed, resolve_seed
 from specfast.scheduler import Scheduler
 from specfast.sequence import Batch, Sequence, StopRule
 from specfast.tokenizer import Tokenizer
 from specfast.validation import is_integer
-from specfast.verifier import Verifier
+from specfast.verifier import make_verifier
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ class Request:
     prompt_token_ids: list[int]
     seqs: tuple[Sequence, ...]
     metrics: RequestMetrics
+    lossless: bool
 
     @property
     def finished(self) -> bool:
@@ -52,6 +53,7 @@ class Request:
             choices,
             self.finished,
             self.metrics,
+            self.lossless,
         )
 
 
@@ -89,7 +91,7 @@ class Engine:
         self.proposer = proposer
         self._guard = Guard(proposer, self.vocab_size, self.budget.switch_off) if proposer else None
         self.runner = ModelRunner(model, cache, config.block_size, needs.top_k)
-        self.verifier = Verifier(Sampler())
+        self.verifier = make_verifier(config.speculative_config)
         self.metrics = SpecMetrics()
         self.requests: dict[str, Request] = {}
         self._seq_ids = itertools.count()
@@ -127,7 +129,8 @@ class Engine:
         request_id = request_id or f"req-{seqs[0].seq_id}"
         if request_id in self.requests:
             raise ValueError(f"Request id {request_id!r} is in use; give each request its own.")
-        request = Request(request_id, prompt, ids, seqs, RequestMetrics())
+        lossless = self._is_lossless(params)
+        request = Request(request_id, prompt, ids, seqs, RequestMetrics(), lossless)
         self.requests[request_id] = request
         for seq in seqs:
             self._request_of[seq.seq_id] = request
@@ -151,6 +154,12 @@ class Engine:
     def check_integrity(self) -> None:
         """Asserts the invariants of the block pool."""
         self.scheduler.blocks.check_integrity(self.scheduler.unfinished)
+
+    def _is_lossless(self, params: SamplingParams) -> bool:
+        """Whether this request's answer follows the model's law."""
+        config = self.config.speculative_config
+        exact = config is None or config.lossless
+        return exact or params.greedy or not params.speculation.enabled
 
     def _sequences(self, ids: list[int], params: SamplingParams) -> tuple[Sequence, ...]:
         """One a choice, each with its own seed."""

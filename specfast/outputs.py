@@ -41,7 +41,9 @@ class CompletionOutput:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """All choices of one request so far; prompt is None where token ids were given."""
+    """All choices of one request so far; prompt is None where token ids were given. lossless False:
+    a lossy rule judged the drafts, so the answer does not follow the model's law.
+    """
 
     request_id: str
     prompt: str | None
@@ -49,6 +51,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics
+    lossless: bool = True
 
 
 def completion_of(seq: Sequence, index: int) -> CompletionOutput:

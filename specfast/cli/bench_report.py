@@ -104,7 +104,10 @@ def _print_ratios(console: Console, report: BenchReport) -> None:
 def _print_verdict(console: Console, report: BenchReport) -> None:
     speedup = report.ratios["spec_vs_plain"]
     assert speedup
-    if report.differing:
+    if not report.is_comparable:
+        rule = report.settings.speculation.verification
+        console.print(f"Outputs are not compared: {rule!r} draws others.", soft_wrap=True)
+    elif report.differing:
         console.print(f"Outputs DIFFER on {', '.join(report.differing)}.", soft_wrap=True)
     else:
         console.print("Outputs are the same bytes with speculation on and off.", soft_wrap=True)

@@ -124,6 +124,8 @@ def summary(output: RequestOutput) -> str:
     line = f"{num_tokens} tokens in {seconds:.2f} s, {num_tokens / seconds:.1f} tok/s"
     if m.num_drafts:
         line += f"; {m.num_accepted_tokens} of {m.num_draft_tokens} drafts accepted"
+    if not output.lossless:
+        line += "; lossy: not the model's own law"
     return line + "."
 
 
@@ -156,6 +158,7 @@ def _record(output: RequestOutput) -> dict[str, Any]:
         "prompt": output.prompt,
         "num_prompt_tokens": len(output.prompt_token_ids),
         "outputs": [asdict(c) for c in output.outputs],
+        "lossless": output.lossless,
         "metrics": {
             "seconds": (m.finish_time or 0.0) - m.arrival_time,
             "time_to_first_token": (m.first_token_time or 0.0) - m.arrival_time,

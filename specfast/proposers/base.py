@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seqs
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from specfast.config import MAX_NODES
 from specfast.kv_shape import KVShape
+from specfast.proposers.laws import check_laws, joined_laws
 
 if TYPE_CHECKING:
     from specfast.sequence import Batch, Sequence
@@ -45,12 +46,20 @@ class Proposal:
     tokens [B, N] int32 (-1: padding), parents [B, N] int32 (-1: child of the root; parents[i] < i),
     lengths [B] int32, confidence [B, N] float32: the proposer's own estimate that a node, given its
     parent, is accepted. N <= 64; siblings are distinct.
+
+    Under rejection a node is a point mass, unless law_row [B, N] int32 says which row of draft_laws
+    [laws, Vd] float32 (logits at temperature 1; vocab_map [Vd] int32: target ids) it was drawn
+    from, less its earlier siblings' tokens; -1: a point mass. Whether a drawn node is submitted
+    must not depend on what was drawn.
     """
 
     tokens: Tensor
     parents: Tensor
     lengths: Tensor
     confidence: Tensor
+    draft_laws: Tensor | None = None
+    law_row: Tensor | None = None
+    vocab_map: Tensor | None = None
 
     @classmethod
     def empty(cls, batch_size: int) -> Proposal:
@@ -93,10 +102,14 @@ class Proposal:
             return torch.cat(padded)
 
         lengths = torch.cat([part.lengths for part in parts])
-        return cls(column("tokens", -1), column("parents", -1), lengths, column("confidence", 0))
+        columns = column("tokens", -1), column("parents", -1), lengths, column("confidence", 0)
+        return cls(*columns, *joined_laws(parts, width))
 
     def kept(self, keep: np.ndarray) -> Proposal:
-        """Only the nodes in keep [B, N] bool, which holds the parent of each."""
+        """Only the nodes in keep [B, N] bool, which holds the parent of each. They are no draws:
+        dropping one for what it is would bias what rejection emits.
+        """
+        assert self.draft_laws is None
         lengths = keep.sum(axis=1, dtype=np.int32)
         if lengths.sum() == self.num_nodes:
             return self
@@ -119,8 +132,13 @@ class Proposal:
     def only(self, rows: np.ndarray) -> Proposal:
         """Those of some sequences, in this order."""
         index = torch.from_numpy(rows)
-        return Proposal(
-            self.tokens[index], self.parents[index], self.lengths[index], self.confidence[index]
+        return replace(
+            self,
+            tokens=self.tokens[index],
+            parents=self.parents[index],
+            lengths=self.lengths[index],
+            confidence=self.confidence[index],
+            law_row=None if self.law_row is None else self.law_row[index],
         )
 
     def to_trees(self) -> list[DraftTree]:
@@ -145,14 +163,14 @@ class Proposal:
             raise ValueError("parents must be -1 (the root) or an earlier node.")
         if (lengths > limits[:, 0]).any() and (self._depths() > limits[:, 0]).any():
             raise ValueError("a path is longer than the depth of draft_limits.")
+        check_laws(self, vocab_size)
 
     def _check_layout(self, batch_size: int) -> None:
         shape = (batch_size, self.tokens.shape[-1])
         if shape[1] > MAX_NODES:
             raise ValueError(f"at most {MAX_NODES} nodes a sequence, not {shape[1]}.")
-        for name, t in vars(self).items():
-            if not isinstance(t, Tensor):
-                continue  # a cached property
+        for name in ("tokens", "parents", "lengths", "confidence"):
+            t = getattr(self, name)
             want = shape[:1] if name == "lengths" else shape
             dtype = torch.float32 if name == "confidence" else torch.int32
             if t.shape != want or t.dtype != dtype or not t.is_contiguous():

@@ -38,6 +38,8 @@ class RecycleProposer:
     def __init__(self, config: SpeculativeConfig, target: Target) -> None:
         self._adjacency = Adjacency(target.model.config.vocab_size, NUM_SUCCESSORS)
         self._known: set[int] = set()  # sequences whose prompt has entered
+        # Under another rule drafts must not foretell the token after them by its own noise.
+        self._coupled = config.verification == "match"
 
     def propose(self, batch: Batch) -> Proposal:
         """One tree a sequence, within its limits."""
@@ -72,7 +74,7 @@ class RecycleProposer:
         return DraftTree(
             *self._adjacency.draft(
                 seq.token_ids[-1], depth, nodes, MIN_SURVIVAL,
-                seq.params.temperature, seq.seed, position,
+                seq.params.temperature, seq.seed, position, self._coupled,
             )
         )  # fmt: skip
 

@@ -142,6 +142,20 @@ def test_command_writes_tables_json_and_picture(capsys, tmp_path, monkeypatch):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_outputs_that_rejection_draws_anew_are_not_compared(capsys, tmp_path, temperature):
+    data, report = tmp_path / "mine.jsonl", tmp_path / "r.json"
+    data.write_text('{"prompt": "abcabc"}\n')
+    config = '{"method": "ngram", "verification": "rejection"}'
+    arguments = ["bench", "toy", "--dataset", data, "--max-tokens", 20, "--json", report]
+    arguments += ["--kv-cache-memory", 2**14, "--speculative-config", config]
+    arguments += ["--temperature", 1, "--seed", 3] if temperature else []
+    assert cli.run([str(a) for a in arguments]) == 0
+    out = capsys.readouterr().out
+    assert ("Outputs are not compared" in out) == bool(temperature)
+    assert json.loads(report.read_text())["identical"] is (None if temperature else True)
+
+
 def test_quick_takes_few_prompts_and_tokens(capsys, tmp_path):
     data, report = tmp_path / "mine.jsonl", tmp_path / "r.json"
     data.write_text("".join(f'{{"prompt": "ab{i}"}}\n' for i in range(6)))

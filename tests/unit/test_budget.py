@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -128,6 +129,17 @@ def test_the_choice_is_the_best_of_all(drafts, cost):
     )
     reach = survival(chosen, chosen.confidence.numpy().astype(float))
     assert rate(reach[reach >= 0].tolist()) == pytest.approx(best, rel=1e-5)
+
+
+def test_drafts_that_were_drawn_are_all_kept():
+    """Which of them pays depends on what was drawn: dropping those that don't would bias."""
+    budget = Budget(SpeculativeConfig("ngram", 8, policy="auto", verification="rejection"))
+    budget._cost = SimpleNamespace(is_known=True, seconds=lambda n: n * 1.0)
+    guessed = Proposal.chains([[1, 2, 3]], [[0.01] * 3])
+    assert budget.select(batch_of(1), guessed).num_nodes == 0
+    row = torch.zeros(1, 3, dtype=torch.int32)
+    drawn = replace(guessed, draft_laws=torch.zeros(1, 5), law_row=row)
+    assert budget.select(batch_of(1), drawn) is drawn
 
 
 @given(st.lists(trees(9), min_size=1, max_size=3), st.randoms())

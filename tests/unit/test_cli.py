@@ -167,6 +167,17 @@ def test_json_is_one_object_a_prompt_and_nothing_else(run, toy):
     assert rows[0]["metrics"]["seconds"] > 0
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_lossy_verification_is_said(run, toy, temperature):
+    config = '{"method": "ngram", "verification": "typical"}'
+    arguments = ("generate", *TOY, "abcabc", "--max-tokens", 8, "--speculative-config", config)
+    arguments = (*arguments, "--temperature", temperature)
+    assert ("lossy" in run(*arguments)[2].splitlines()[-1]) == bool(temperature)
+    assert json.loads(run(*arguments, "--json")[1])["lossless"] is not bool(temperature)
+    plain = run("generate", *TOY, "abcabc", "--max-tokens", 8, "--json")
+    assert json.loads(plain[1])["lossless"] is True
+
+
 def test_prompt_from_stdin(run, toy):
     piped = run("generate", *TOY, "--max-tokens", 5, typed="abc")
     assert piped[1] == run("generate", *TOY, "abc", "--max-tokens", 5)[1]

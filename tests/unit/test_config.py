@@ -39,6 +39,10 @@ WRONG = {
     (SpeculativeConfig, "suffix_decoding_max_cached_requests"): [*NO_INTEGERS, -1],
     (SpeculativeConfig, "suffix_decoding_min_token_prob"): [*WRONG_TYPES, True, -0.1, 1.1],
     (SpeculativeConfig, "model"): [b"x", "", 1, 1.5, True, object()],
+    (SpeculativeConfig, "verification"): [*WRONG_TYPES, None, True, "standard", "block"],
+    (SpeculativeConfig, "rejection_rule"): [*WRONG_TYPES, True, "traversal"],
+    (SpeculativeConfig, "typical_threshold"): [*WRONG_TYPES, True, 0, 1.1],
+    (SpeculativeConfig, "typical_alpha"): [*WRONG_TYPES, True, 0, -0.3],
     (EngineConfig, "model"): [*WRONG_TYPES[1:], None, 1],
     (EngineConfig, "max_model_len"): [*NO_INTEGERS, 0],
     (EngineConfig, "num_blocks"): [*NO_INTEGERS, 0],
@@ -71,6 +75,50 @@ def test_an_unknown_parameter_is_a_value_error():
 def test_lookups_in_the_wrong_order():
     with pytest.raises(ValueError, match="prompt_lookup_min=5 must not be above"):
         SpeculativeConfig("ngram", prompt_lookup_min=5, prompt_lookup_max=4)
+
+
+RULES = {
+    "rejection_rule": {"verification": "rejection", "rejection_rule": "token"},
+    "typical_threshold": {"verification": "typical", "typical_threshold": 0.2},
+    "typical_alpha": {"verification": "typical", "typical_alpha": 0.2},
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("rule", ["match", "rejection", "typical"])
+def test_a_setting_of_another_rule_is_refused(name, rule):
+    own = RULES[name]["verification"]
+    values = {**RULES[name], "verification": rule}
+    if rule == own:
+        assert getattr(SpeculativeConfig("ngram", **values), name) == RULES[name][name]
+        return
+    with pytest.raises(ValueError, match=f"{name} does nothing with verification='{rule}'"):
+        SpeculativeConfig("ngram", **values)
+
+
+def test_a_rule_has_its_defaults():
+    block = SpeculativeConfig("ngram", verification="rejection")
+    assert block.rejection_rule == "block" and block.lossless
+    typical = SpeculativeConfig("ngram", verification="typical")
+    assert (typical.typical_threshold, typical.typical_alpha) == (0.09, 0.3)
+    assert not typical.lossless
+    plain = SpeculativeConfig("ngram")
+    assert plain.rejection_rule is plain.typical_threshold is plain.typical_alpha is None
+
+
+@pytest.mark.parametrize(
+    "key, ours",
+    [
+        ("rejection_sample_method", "verification"),
+        ("draft_sample_method", "verification"),
+        ("acceptance_method", "verification"),
+        ("posterior_threshold", "typical_threshold"),
+        ("posterior_alpha", "typical_alpha"),
+    ],
+)
+def test_other_engines_keys_are_answered_with_ours(key, ours):
+    with pytest.raises(ValueError, match=f"{key!r} is {ours!r} here"):
+        SpeculativeConfig.from_dict({"method": "ngram", key: "block"})
 
 
 def test_numbers_of_numpy_become_pythons():

@@ -52,10 +52,10 @@ def transition_law(temperature: float, top_k: int) -> np.ndarray:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def joint_law(transition: np.ndarray, first: int) -> np.ndarray:
-    """[V] * LENGTH: the law of the first LENGTH tokens after `first`."""
+def joint_law(transition: np.ndarray, first: int, length: int = LENGTH) -> np.ndarray:
+    """[V] * length: the law of the first tokens after `first`."""
     law = transition[first]
-    for _ in range(LENGTH - 1):
+    for _ in range(length - 1):
         law = law[..., None] * transition
     return law
 

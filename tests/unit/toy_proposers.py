@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from specfast.proposers.base import Needs, Proposal
+from specfast.sampler import draw_drafts
 
 
 class TreeProposer:
@@ -70,3 +72,90 @@ def as_proposal(trees: list[list[tuple[int, int]]]) -> Proposal:
     lengths = np.array([len(t) for t in trees], np.int32)
     confidence = np.ones(tokens.shape, np.float32)
     return Proposal(*map(torch.from_numpy, (tokens, parents, lengths, confidence)))
+
+
+class SampledProposer:
+    """Draws trees of fixed shape from a table of draft logits [V, Vd] by the last token.
+
+    widths: children a node at each depth; (1, 1, 1) is a chain. `noise_node` falsifies whose
+    children the noise is for.
+    """
+
+    needs = Needs()
+
+    def __init__(self, table, widths, vocab_map=None, noise_node=lambda node: node) -> None:
+        self.table, self.widths, self.vocab_map = table, widths, vocab_map
+        self.noise_node = noise_node
+
+    def propose(self, batch) -> Proposal:
+        trees = [_Tree(int(seq.token_ids[-1])) for seq in batch.seqs]
+        laws: list[torch.Tensor] = []
+        for depth, width in enumerate(self.widths):
+            rows = [
+                (b, node)
+                for b, (deepest, nodes) in enumerate(batch.draft_limits.tolist())
+                for node in trees[b].level(depth, width, deepest, nodes)
+            ]
+            if rows:
+                laws.append(self._draw(batch, trees, rows, depth, width, sum(map(len, laws))))
+        if not laws:
+            return Proposal.empty(len(batch))
+        proposal = as_proposal([list(zip(t.tokens, t.parents)) for t in trees])
+        law_row = np.full(proposal.tokens.shape, -1, np.int32)
+        for b, tree in enumerate(trees):
+            law_row[b, : len(tree.law_row)] = tree.law_row
+        return replace(
+            proposal,
+            draft_laws=torch.cat(laws),
+            law_row=torch.from_numpy(law_row),
+            vocab_map=self.vocab_map,
+        )
+
+    def _draw(self, batch, trees, rows, depth, width, first_law) -> torch.Tensor:
+        row_seq = np.array([b for b, _ in rows])
+        last = [trees[b].token(node) for b, node in rows]
+        parents = np.array([self.noise_node(node) for _, node in rows])
+        depths = np.full(len(rows), depth)
+        drafts = draw_drafts(
+            self.table[last], batch.seqs, row_seq, parents, depths, width, self.vocab_map
+        )
+        for i, (b, node) in enumerate(rows):
+            for token in drafts.ids[i].tolist():
+                if token >= 0:
+                    trees[b].add(token, node, depth, first_law + i)
+        return drafts.laws
+
+    def observe(self, batch, proposal, forward, result) -> None:
+        pass
+
+    def release(self, seq) -> None:
+        pass
+
+    def reset(self) -> None:
+        pass
+
+
+class _Tree:
+    """One sequence's tree while it is drawn, level by level."""
+
+    def __init__(self, root_token: int) -> None:
+        self.root_token = root_token
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.depths: list[int] = []
+        self.law_row: list[int] = []
+
+    def token(self, node: int) -> int:
+        return self.root_token if node < 0 else self.tokens[node]
+
+    def level(self, depth: int, width: int, deepest: int, most: int) -> list[int]:
+        """The nodes whose children come next: all of this depth, if they fit."""
+        found = [-1] if depth == 0 else [i for i, d in enumerate(self.depths) if d == depth - 1]
+        fits = depth < deepest and len(self.tokens) + width * len(found) <= most
+        return found if fits else []
+
+    def add(self, token: int, parent: int, depth: int, law: int) -> None:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.depths.append(depth)
+        self.law_row.append(law)
