@@ -58,7 +58,11 @@ class SuffixTree:
 
 class SuffixDrafter:
     def __init__(
-        self, doubt: Sequence[float], pool_doubt: Sequence[float], floor: float
+        self,
+        doubt: Sequence[float],
+        pool_doubt: Sequence[float],
+        floor: float,
+        coupled: bool = True,
     ) -> None: ...
     def draft(
         self,

@@ -210,6 +210,13 @@ class SpeculativeConfig:
             check_number(self, "typical_alpha", lambda a: 0 < a <= 1, "lie in (0, 1]")
 
     @property
+    def is_coupled(self) -> bool:
+        """Drafts may be chosen by the target's noise. Under another rule they must not: which nodes
+        there are would foretell the token after them.
+        """
+        return self.verification == "match"
+
+    @property
     def lossless(self) -> bool:
         """The output follows the model's law, whatever is drafted."""
         return self.verification != "typical"

@@ -57,7 +57,7 @@ class Drafter {
     const int contexts = enter(state.parent < 0 ? matches() : follow(state));
     estimate(contexts_[contexts]);
     std::sort(candidates_.begin(), candidates_.end());
-    if (!law_.greedy()) perturb(depth);
+    if (law_.coupled && !law_.greedy()) perturb(depth);
     for (const Candidate& c : candidates_) give(c.token, c.estimate, State{contexts, c.token});
   }
 

@@ -31,8 +31,11 @@ std::vector<std::pair<int32_t, int32_t>> continuations(const SuffixTree& tree,
 // What all drafts of a proposer share.
 class Drafter {
  public:
-  Drafter(Doubt doubt, Doubt pool_doubt, float floor)
-      : doubt_(std::move(doubt)), pool_doubt_(std::move(pool_doubt)), floor_(floor) {
+  Drafter(Doubt doubt, Doubt pool_doubt, float floor, bool coupled)
+      : doubt_(std::move(doubt)),
+        pool_doubt_(std::move(pool_doubt)),
+        floor_(floor),
+        coupled_(coupled) {
     for (const Doubt& d : {doubt_, pool_doubt_})
       if (d.size() < 2 || *std::min_element(d.begin(), d.end()) < 0)
         throw std::invalid_argument("need a doubt of 0 or more for each length of a match");
@@ -52,8 +55,8 @@ class Drafter {
         {&text, behind.empty() ? text.ends(longest) : matches(text), &doubt_}};
     if (pool) sources.push_back({pool, matches(*pool), &pool_doubt_});
     const auto position = static_cast<uint32_t>(text.num_appended() + behind.size());
-    auto tree =
-        specfast::draft_suffixes(sources, {depth, nodes, floor_}, {temperature, seed, position});
+    auto tree = specfast::draft_suffixes(sources, {depth, nodes, floor_},
+                                         {temperature, seed, position, coupled_});
     return py::make_tuple(std::move(tree.tokens), std::move(tree.parents),
                           std::move(tree.confidence));
   }
@@ -61,6 +64,7 @@ class Drafter {
  private:
   Doubt doubt_, pool_doubt_;
   float floor_;
+  bool coupled_;
 };
 
 }  // namespace
@@ -82,8 +86,8 @@ void bind_suffix(py::module_& m) {
       .def("continuations", &continuations, py::arg("context"),
            "(token, occurrences) of what follows the context, the most frequent first.");
   py::class_<Drafter>(m, "SuffixDrafter")
-      .def(py::init<Doubt, Doubt, float>(), py::arg("doubt"), py::arg("pool_doubt"),
-           py::arg("floor"))
+      .def(py::init<Doubt, Doubt, float, bool>(), py::arg("doubt"), py::arg("pool_doubt"),
+           py::arg("floor"), py::arg("coupled") = true)
       .def("draft", &Drafter::draft, py::arg("text"), py::arg("pool").none(true), py::arg("depth"),
            py::arg("nodes"), py::arg("temperature"), py::arg("seed"), py::arg("behind") = Tokens{},
            "tokens, parents, confidence of a tree behind the text's end, and behind other drafts.");

@@ -38,8 +38,7 @@ class RecycleProposer:
     def __init__(self, config: SpeculativeConfig, target: Target) -> None:
         self._adjacency = Adjacency(target.model.config.vocab_size, NUM_SUCCESSORS)
         self._known: set[int] = set()  # sequences whose prompt has entered
-        # Under another rule drafts must not foretell the token after them by its own noise.
-        self._coupled = config.verification == "match"
+        self._is_coupled = config.is_coupled
 
     def propose(self, batch: Batch) -> Proposal:
         """One tree a sequence, within its limits."""
@@ -74,7 +73,7 @@ class RecycleProposer:
         return DraftTree(
             *self._adjacency.draft(
                 seq.token_ids[-1], depth, nodes, MIN_SURVIVAL,
-                seq.params.temperature, seq.seed, position, self._coupled,
+                seq.params.temperature, seq.seed, position, self._is_coupled,
             )
         )  # fmt: skip
 

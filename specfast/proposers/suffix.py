@@ -73,6 +73,7 @@ class SuffixProposer:
             [text_doubt(n) for n in lengths],
             [pool_doubt(n) for n in lengths],
             MIN_TOKEN_PROB if floor is None else floor,
+            config.is_coupled,
         )
         self.reset()
 

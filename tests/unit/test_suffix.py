@@ -411,3 +411,14 @@ def test_the_bytes_are_those_of_plain_decoding(sampling, nodes, cached):
     assert tokens(run(engine, prompts, params)) == plain
     stats = engine.metrics.stats
     assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
+
+
+def test_uncoupled_drafts_do_not_see_the_targets_noise():
+    pool = tree_of([[1, 2, 5], [1, 2, 6], [1, 2, 5], [1, 2, 7], [1, 2, 4]])
+
+    def tokens(coupled, seed):
+        drafter = SuffixDrafter(DOUBT, POOL_DOUBT, 0.0, coupled=coupled)
+        return drafter.draft(tree_of([], [1, 2]), pool, 1, 2, 1.0, seed)[0]
+
+    assert len({tuple(tokens(False, seed)) for seed in range(20)}) == 1
+    assert len({tuple(tokens(True, seed)) for seed in range(20)}) > 1

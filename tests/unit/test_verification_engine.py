@@ -16,6 +16,7 @@ from specfast.engine import Engine
 from specfast.proposers.base import Needs, Proposal
 from specfast.proposers.ngram import NgramProposer
 from specfast.proposers.recycle import RecycleProposer
+from specfast.proposers.suffix import SuffixProposer
 from specfast.proposers.target import Target
 from specfast.reference_verification import RowSettings
 from specfast.verifier import MatchVerifier, RejectionVerifier, make_verifier
@@ -101,6 +102,15 @@ def recycle() -> RecycleProposer:
     return RecycleProposer(spec, Target(TableModel(), ToyTokenizer(), config))
 
 
+def suffix() -> SuffixProposer:
+    """Point masses by what was said before, by this request and by others."""
+    spec = SpeculativeConfig(
+        "suffix", 3, verification="rejection", suffix_decoding_max_cached_requests=40
+    )
+    config = EngineConfig("toy", speculative_config=spec)
+    return SuffixProposer(spec, Target(TableModel(), ToyTokenizer(), config))
+
+
 REDUCED = torch.tensor([2, 0], dtype=torch.int32)
 PROPOSERS = {
     "chain": lambda: SampledProposer(DRAFT, (1, 1, 1)),
@@ -110,6 +120,7 @@ PROPOSERS = {
     ),
     "point masses": Guesses,
     "recycle": recycle,
+    "suffix": suffix,
 }
 
 

@@ -111,6 +111,19 @@ def test_stopping_after_an_unlikely_draft_is_safe_and_dropping_it_is_not(family,
     assert distance(dropped, tables.joint()) > 1e-3
 
 
+@pytest.mark.parametrize("by_token", [True, False], ids=["token", "block"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_is_extended_may_depend_on_all_that_was_drawn(which, by_token):
+    """On a later sibling too: it is judged as if its elder had no children."""
+
+    def first_or_both(tree: DraftTree) -> DraftTree:
+        return without(tree, {2 + which} if tree.tokens[1 - which] == 0 else set())
+
+    tables, shape = tables_of("tree of four tokens"), FAMILIES["tree of four tokens"][2]
+    law = emitted_law(shape, tables, rule(by_token), first_or_both)
+    assert distance(law, tables.joint()) < 1e-12
+
+
 def told_another_law(tree: DraftTree) -> DraftTree:
     flat = [
         None if law is None else 0.8 * law + 0.2 * (law > 0) / (law > 0).sum() for law in tree.laws
