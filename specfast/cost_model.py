@@ -26,8 +26,8 @@ class CostModel:
         return self._weight > 0
 
     def observe(self, num_rows: int, seconds: float) -> None:
-        """A step of num_rows that took so long."""
-        if num_rows > MAX_ROWS:
+        """A step of num_rows that took so long; one of no row (all cancelled) says nothing."""
+        if not 0 < num_rows <= MAX_ROWS:
             return
         features = np.array([1.0, num_rows])
         self._moments = FORGETTING * self._moments + np.outer(features, features)

@@ -57,6 +57,17 @@ def test_more_rows_never_cost_less():
         assert (np.diff(seconds) >= 0).all() and (seconds > 0).all()
 
 
+@given(st.lists(st.tuples(st.integers(0, MAX_ROWS + 1), st.floats(1e-6, 10.0)), max_size=30))
+def test_any_steps_give_a_cost(steps):
+    model = CostModel()
+    for num_rows, seconds in steps:
+        model.observe(num_rows, seconds)
+    assert model.is_known == any(0 < n <= MAX_ROWS for n, _ in steps)
+    if model.is_known:
+        cost = model.seconds(np.arange(1, 300))
+        assert np.isfinite(cost).all() and (cost > 0).all()
+
+
 def test_calibration_finds_the_share_accepted():
     rng, calibration = np.random.default_rng(0), Calibration()
     confidence = np.array([0.02, 0.3, 0.7, 0.97])
@@ -196,6 +207,18 @@ def test_dear_rows_draft_less(monkeypatch):
         run(engine, PROMPTS, params)
         drafted.append(engine.metrics.stats.num_draft_tokens)
     assert drafted[1] < 0.7 * drafted[0]
+
+
+def test_steps_of_nobody_are_survived():
+    params = SamplingParams(max_tokens=12, ignore_eos=True, **GREEDY)
+    streams = {tuple(p): target_stream(p, params, 12) for p in PROMPTS}
+    engine = make_engine(TreeProposer(streams), k=4, policy="auto")
+    engine.step()
+    engine.cancel(engine.add_request(PROMPTS[0], params).request_id)
+    engine.step()
+    outputs = run(engine, PROMPTS, params)
+    assert tokens(outputs) == [[streams[tuple(p)][len(p) :]] for p in PROMPTS]
+    assert engine.metrics.stats.num_accepted_tokens
 
 
 def test_fixed_keeps_everything():
