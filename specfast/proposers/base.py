@@ -166,11 +166,14 @@ class Proposal:
         check_laws(self, vocab_size)
 
     def _check_layout(self, batch_size: int) -> None:
+        columns = {n: getattr(self, n) for n in ("tokens", "parents", "lengths", "confidence")}
+        for name, t in columns.items():
+            if not isinstance(t, Tensor) or t.requires_grad or t.device.type != "cpu":
+                raise ValueError(f"{name} must be a tensor in memory, without gradient.")
         shape = (batch_size, self.tokens.shape[-1])
         if shape[1] > MAX_NODES:
             raise ValueError(f"at most {MAX_NODES} nodes a sequence, not {shape[1]}.")
-        for name in ("tokens", "parents", "lengths", "confidence"):
-            t = getattr(self, name)
+        for name, t in columns.items():
             want = shape[:1] if name == "lengths" else shape
             dtype = torch.float32 if name == "confidence" else torch.int32
             if t.shape != want or t.dtype != dtype or not t.is_contiguous():

@@ -88,14 +88,19 @@ GARBAGE = {
     "empty batch": (lambda n: Proposal.empty(0), "tokens must be"),
     "narrow parents": (but(parents=-torch.ones(2, 1, dtype=torch.int32)), "parents must be"),
     "wide confidence": (but(confidence=torch.ones(2, 7)), "confidence must be"),
+    "listed": (but(tokens=[[1, 2]] * 2), "tokens must be"),
+    "listed confidence": (but(confidence=[[1.0, 1.0]] * 2), "confidence must be"),
+    "no confidence": (but(confidence=None), "confidence must be"),
+    "gradient": (but(confidence=torch.ones(2, 2, requires_grad=True)), "confidence must be"),
+    "elsewhere": (but(confidence=torch.ones(2, 2, device="meta")), "confidence must be"),
     "strided": (but(tokens=torch.ones(2, 2, dtype=torch.int32).t()[:, ::2]), "must be"),
     "nothing": (lambda n: None, "must return a Proposal"),
 }
 
 
-def failing_run(proposer, caplog, match):
+def failing_run(proposer, caplog, match, policy="fixed"):
     """-> the outputs; one warning a request, which names the proposer and the fault."""
-    engine = make_engine(proposer, k=4)
+    engine = make_engine(proposer, k=4, policy=policy)
     requests = [engine.add_request(p, PARAMS) for p in PROMPTS]
     while engine.has_unfinished:
         engine.step()
@@ -112,10 +117,11 @@ def check(outputs):
     assert tokens(outputs) == [[s] for s in streams]
 
 
+@pytest.mark.parametrize("policy", ["fixed", "auto"])
 @pytest.mark.parametrize("case", GARBAGE)
-def test_garbage_never_reaches_the_target(case, caplog):
+def test_garbage_never_reaches_the_target(case, policy, caplog):
     garbage, word = GARBAGE[case]
-    check(failing_run(Misbehaving(propose=garbage), caplog, word))
+    check(failing_run(Misbehaving(propose=garbage), caplog, word, policy))
 
 
 @pytest.mark.parametrize("method", ["propose", "observe", "release"])
