@@ -40,6 +40,9 @@ class Promises:
         return self.kept / self.promised
 
     def add(self, promised: float, kept: float) -> None:
+        """What promised nothing says nothing: were it to decay the sums, they would end at 0."""
+        if promised == 0:
+            return
         self.promised = DECAY * self.promised + promised
         self.kept = DECAY * self.kept + kept
 

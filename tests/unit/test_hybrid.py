@@ -93,6 +93,13 @@ def test_promises_follow_what_is_kept():
     assert promises.kept_share == pytest.approx(0.25, rel=0.01)
 
 
+def test_promises_outlast_any_number_of_empty_ones():
+    promises = Promises()
+    for _ in range(50_000):
+        promises.add(0.0, 0.0)
+    assert promises.kept_share == pytest.approx(1.0)
+
+
 class Knowing:
     """A drafter that knows the stream, counts its calls, and seems to take `seconds`."""
 
