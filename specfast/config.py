@@ -21,6 +21,7 @@ from specfast.validation import (
 )
 
 GREEDY_TEMPERATURE = 1e-5
+MAX_TEMPERATURE = 1e30  # a float32, also where a drafter scales it
 MAX_CHOICES = 16384
 MAX_SUFFIX_DEPTH = 256  # an append costs as many steps
 DTYPES = ("auto", "bfloat16", "float32")
@@ -88,7 +89,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         check_integer(self, "n", 1, MAX_CHOICES)
-        check_number(self, "temperature", lambda t: 0 <= t < float("inf"), "be a number >= 0")
+        check_number(self, "temperature", lambda t: 0 <= t <= MAX_TEMPERATURE, "lie in [0, 1e30]")
         check_number(self, "top_p", lambda p: 0 < p <= 1, "lie in (0, 1]")
         check_number(self, "min_p", lambda p: 0 <= p <= 1, "lie in [0, 1]")
         check_integer(self, "top_k", -1, MANY, " (0 or -1: off)")

@@ -113,7 +113,7 @@ def test_no_arguments_show_the_help(run):
             'chat toy --speculative-config {"method":"ngram"} --prompt-lookup-max 3',
             "--speculative-config or --prompt-lookup-max, not both",
         ),
-        ("generate toy x --temperature -1", "temperature must be a number >= 0"),
+        ("generate toy x --temperature -1", "temperature must lie in"),
         ("generate toy x --max-tokens 0", "max_tokens must be an integer of at least 1"),
         ("generate toy x --threads 0", "--threads must be at least 1"),
         ("generate toy x --dtype int4", "dtype must be one of"),

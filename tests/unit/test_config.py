@@ -17,7 +17,7 @@ BASE = {SamplingParams: {}, SpeculativeConfig: {"method": "ngram"}, EngineConfig
 
 WRONG = {
     (SamplingParams, "n"): [*NO_INTEGERS, None, 0, -1],
-    (SamplingParams, "temperature"): [*WRONG_TYPES, None, True, -1, INF],
+    (SamplingParams, "temperature"): [*WRONG_TYPES, None, True, -1, INF, 1e39],
     (SamplingParams, "top_p"): [*WRONG_TYPES, None, True, 0, 1.1],
     (SamplingParams, "min_p"): [*WRONG_TYPES, None, True, -0.1, 1.1],
     (SamplingParams, "top_k"): [*NO_INTEGERS, None, -2],
