@@ -65,7 +65,8 @@ def test_the_wheel_runs_without_a_compiler(wheel, tmp_path):
 def test_the_wheel_has_the_package_and_nothing_else(wheel):
     assert {p.name.split("-")[0] for p in wheel.iterdir()} == {"specfast"}
     assert {p.name.split(".")[0] for p in wheel.rglob("*.so")} == {"_C", "_host"}
-    for file in ("py.typed", "_C.pyi", "data/workload.jsonl"):
+    weights = [f"data/{name}/model.safetensors" for name in ("demo-draft", "tiny/target")]
+    for file in ("py.typed", "_C.pyi", "data/workload.jsonl", *weights):
         assert (wheel / "specfast" / file).exists()
 
 

@@ -1,5 +1,6 @@
 """Distillation: its parts against plain oracles, and the whole command on the tiny target."""
 
+import itertools
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from specfast import LLM, cli
 from specfast.models.config import ModelConfig
 from specfast.models.loader import load_draft
+from specfast.train import draft
 from specfast.train.acceptance import acceptance, matches_of
 from specfast.train.batches import Batches, collate
 from specfast.train.data import Answer
@@ -223,3 +225,28 @@ def test_refusals(tmp_path, capsys, arguments, message):
 def test_nothing_to_train_on_is_refused(tmp_path, capsys):
     assert cli.run(["train", "draft", "tiny", "--out", str(tmp_path / "out")]) == 2
     assert "nothing to train on" in capsys.readouterr().err
+
+
+def test_a_killed_command_goes_on_to_the_same_weights(tmp_path, monkeypatch):
+    """Dropout included; the second corpus is written by two processes."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole.mkdir()
+    cut.mkdir()
+    assert cli.run(command(whole)) == 0
+    look = draft._Distillation._on_step
+
+    def kill(self, step, loss):
+        look(self, step, loss)
+        if step == 12:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(draft._Distillation, "_on_step", kill)
+        clock = itertools.count(step=100)  # so that every step is saved
+        patched.setattr("specfast.train.loop.time.monotonic", lambda: next(clock))
+        assert cli.run(command(cut, "--writers", "2")) == 130
+    assert not (cut / "out").exists()
+    assert torch.load(cut / "out.work" / "out.pt", weights_only=True)["step"] == 11
+    assert cli.run(command(cut)) == 0
+    weights = [(f / "out" / "model.safetensors").read_bytes() for f in (whole, cut)]
+    assert weights[0] == weights[1]
