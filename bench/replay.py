@@ -59,7 +59,7 @@ class Trace:
 class Drafter(Protocol):
     """Drafts behind a sequence; told when one has ended. `tree` is not timed."""
 
-    def propose(self, seq: Sequence, limits: np.ndarray) -> Any: ...
+    def propose(self, batch: Batch) -> Any: ...
 
     def tree(self, proposed: Any) -> DraftTree: ...
 
@@ -77,9 +77,8 @@ class Ours:
         if proposer.needs != type(proposer.needs)():
             raise ValueError(f"{config.method} needs the target's forward pass: no replay.")
 
-    def propose(self, seq: Sequence, limits: np.ndarray) -> Proposal:
-        none = np.zeros(1, np.int32)
-        return self._proposer.propose(Batch((seq,), none, none + len(seq.token_ids), limits))
+    def propose(self, batch: Batch) -> Proposal:
+        return self._proposer.propose(batch)
 
     def tree(self, proposed: Proposal) -> DraftTree:
         return proposed.to_trees()[0]
@@ -98,7 +97,8 @@ class Arctic:
         self._use_tree = use_tree
         self._seen: dict[int, int] = {}
 
-    def propose(self, seq: Sequence, limits: np.ndarray) -> Any:
+    def propose(self, batch: Batch) -> Any:
+        (seq,), limits = batch.seqs, batch.draft_limits
         if seq.seq_id not in self._seen:
             self._cache.start_request(seq.seq_id, np.array(seq.token_ids, np.int32))
             self._seen[seq.seq_id] = len(seq.token_ids)
@@ -108,7 +108,7 @@ class Arctic:
         return self._cache.speculate(
             seq.seq_id,
             np.array(seq.token_ids[-24:], np.int32),
-            max_spec_tokens=int(limits[0, self._use_tree]),
+            max_spec_tokens=int(limits[0, 1 if self._use_tree else 0]),
             max_spec_factor=1.0,
             min_token_prob=0.1,
             use_tree_spec=self._use_tree,
@@ -181,17 +181,17 @@ def accepted_by(output: list[int], tree: DraftTree) -> int:
 
 def replay(drafter: Drafter, traces: Iterable[Trace], budget: Budget) -> Tally:
     """Drafts through each trace, as far as a target that said it would have let it."""
-    tally = Tally()
+    tally, none = Tally(), np.zeros(1, np.int32)
     for number, trace in enumerate(traces):
         params = SamplingParams(temperature=trace.temperature)
         rule = StopRule(frozenset(), len(trace.prompt) + len(trace.output))
         seq = Sequence(number, trace.prompt, params, trace.seed, rule, NoText())
         while not seq.finish:
             ahead = trace.output[len(seq.token_ids) - len(trace.prompt) :]
-            limits = budget.plan([seq])
-            start = time.perf_counter()
-            proposed = drafter.propose(seq, limits)
-            tally.seconds.append(time.perf_counter() - start)
+            batch = Batch((seq,), none, none + len(seq.token_ids), budget.plan([seq]))
+            start = time.thread_time()
+            proposed = drafter.propose(batch)
+            tally.seconds.append(time.thread_time() - start)
             tree = drafter.tree(proposed)
             emitted = ahead[: accepted_by(ahead[:-1], tree) + 1]
             for token in emitted:
@@ -260,10 +260,12 @@ def report(args: argparse.Namespace) -> None:
     for path in args.traces:
         traces = read_traces(path)
         print(f"\n{path.stem}: {len(traces)} answers, k = {args.k}")
-        print(f"{'':24}" + "".join(f"{c:>13}" for c in COLUMNS))
-        for arm in arms_of(args):
+        arms = arms_of(args)
+        width = max(len(arm.name) for arm in arms)
+        print(" " * width + "".join(f"{c:>13}" for c in COLUMNS))
+        for arm in arms:
             tally = replay(arm.make(arm.config), traces, Budget(arm.config))
-            print(f"{arm.name[:23]:24}" + "".join(f"{value:>13}" for value in tally.row()))
+            print(f"{arm.name:{width}}" + "".join(f"{value:>13}" for value in tally.row()))
     print(f"\n* tokens a step / (1 + {ROW_COST} x drafts a step): without the time of drafting")
 
 
