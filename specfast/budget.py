@@ -96,6 +96,8 @@ class Budget:
         rate = emitted / (self._cost.seconds(num_rows) + self._overhead)
         keep = np.zeros(reach.size, bool)
         keep[order[: int(rate.argmax())]] = True
+        if not keep.any():
+            self._calibration.fade()
         return proposal.kept(keep.reshape(reach.shape))
 
     def _requested_depth(self, seq: Sequence) -> int:

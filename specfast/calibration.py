@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 NUM_BINS = 16
-FORGETTING = 0.995  # of what was seen, a step that tested something
+FORGETTING = 0.995  # of what was seen, a step that had drafts
 PRIOR_WEIGHT = 4.0  # drafts a bin
 
 
@@ -27,18 +27,23 @@ class Calibration:
         corrected = believed + (excess / (self._tested + PRIOR_WEIGHT))[bins]
         return np.clip(corrected, 0.0, 1.0)
 
+    def fade(self) -> None:
+        """After drafts of which none was tested, or what was once refuted were so for good."""
+        for total in (self._tested, self._accepted, self._believed):
+            total *= FORGETTING
+
     def observe(self, confidence: np.ndarray, accepted: np.ndarray) -> None:
         """Drafts [n] whose parent was accepted, and whether they were."""
         if not len(confidence):
             return
         believed = np.clip(np.nan_to_num(confidence, nan=0.0), 0.0, 1.0)
         bins = _bins(believed)
+        self.fade()
         for total, values in (
             (self._tested, np.ones(len(bins))),
             (self._accepted, accepted.astype(float)),
             (self._believed, believed),
         ):
-            total *= FORGETTING
             total += np.bincount(bins, values, NUM_BINS)
 
 

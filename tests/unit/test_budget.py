@@ -95,6 +95,26 @@ def test_what_is_no_longer_tested_is_believed_again():
     assert calibration.probability(np.array([0.5]))[0] > 0.4, "so that it is probed"
 
 
+def test_drafts_that_never_pay_are_probed_cheaply_and_come_back():
+    budget = Budget(SpeculativeConfig("ngram", 8, policy="auto"))
+    budget._cost = SimpleNamespace(
+        is_known=True, seconds=lambda n: 1.0 + 0.1 * n, observe=lambda *_: None
+    )
+    proposal = Proposal.chains([[1, 2]])
+
+    def num_verified(num_right):
+        budget.plan([])
+        chosen = budget.select(batch_of(1), proposal)
+        path = torch.arange(chosen.tokens.shape[1])[None]
+        count = torch.tensor([min(num_right, chosen.num_nodes)])
+        budget.observe(batch_of(1), chosen, SimpleNamespace(path=path, num_accepted=count))
+        return chosen.num_nodes
+
+    drought = [num_verified(0) for _ in range(3000)]
+    assert 0 < np.mean(drought[-1000:]) < 0.3
+    assert [num_verified(2) for _ in range(200)][-100:] == [2] * 100
+
+
 @st.composite
 def trees(draw, max_nodes=5):
     tree = DraftTree()
