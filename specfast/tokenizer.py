@@ -14,6 +14,7 @@ from tokenizers.processors import TemplateProcessing
 
 from specfast.chat_template import ChatTemplate
 from specfast.detokenizer import Detokenizer, Pieces
+from specfast.validation import read_object
 
 _PADDING = re.compile(r"\[PAD\d+\]")  # GGUF's names for rows that only round a vocabulary up
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
@@ -51,7 +52,7 @@ class Tokenizer:
             )
         config = _read_json(folder / "special_tokens_map.json")
         config |= _read_json(folder / "tokenizer_config.json")
-        backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        backend = _read_backend(folder / "tokenizer.json")
         backend.no_truncation()
         backend.no_padding()
         special_tokens = _special_tokens(config)
@@ -147,8 +148,15 @@ def set_template(backend: tokenizers.Tokenizer, bos: str | None, eos: str | None
     backend.post_processor = TemplateProcessing(single=pattern, special_tokens=special)
 
 
+def _read_backend(path: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"{path} is no tokenizer ({error}); fetch or save it again.") from error
+
+
 def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return read_object(path) if path.exists() else {}
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from functools import wraps
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -87,3 +89,13 @@ def from_mapping(
         required = f.default is MISSING and f.default_factory is MISSING
         require(not required or f.name in values, f"{what}: {f.name!r} is missing.")
     return cls(**values)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON file's object."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); fetch or save it again.") from error
+    require(isinstance(values, dict), f"{path} is not a JSON object; fetch or save it again.")
+    return values

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,6 +19,7 @@ from specfast.models.gguf_tokenizer import gguf_tokenizer
 from specfast.models.safetensors import FolderCheckpoint
 from specfast.models.weights import Checkpoint, read_weights
 from specfast.tokenizer import Tokenizer
+from specfast.validation import read_object
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = ["*.json", "*.jinja", "model*.safetensors"]
@@ -111,18 +110,8 @@ def _from_hub(name: str) -> Path:
 
 
 def _load_folder(folder: Path, dtype: str) -> Model:
-    config = ModelConfig.from_hf(_read_config(folder / "config.json"))
+    config = ModelConfig.from_hf(read_object(folder / "config.json"))
     return _build(config, FolderCheckpoint(folder), dtype)
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); fetch or save it again.") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} is not a JSON object; fetch or save it again.")
-    return values
 
 
 def _load_gguf(path: Path, dtype: str) -> tuple[Model, Tokenizer]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from specfast.models.weights import VOCABULARY_MAPS
+from specfast.validation import read_object
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _MAP_DTYPES = {"I32": torch.int32, "I64": torch.int64}
@@ -57,7 +57,10 @@ def weight_files(folder: Path) -> list[Path]:
     """The shards that the index names, or model.safetensors. ValueError if a file is missing."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.exists():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        weight_map = read_object(index).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise ValueError(f"{index} is without a weight_map; fetch or save it again.")
+        names = sorted(set(weight_map.values()))
     elif single.exists():
         names = [single.name]
     else:

@@ -100,10 +100,20 @@ def test_leftovers_of_old_checkpoints_pass(tmp_path):
     assert raw(logits(load(str(folder))[0])) == raw(plain)
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_broken_files_are_named(folder, name):
-    content = (folder / name).read_bytes()
-    (folder / name).write_bytes(content[: len(content) // 2])
+JSON_FILES = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors.index.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"a": ', b"[]", b"\xff\xfe"])
+@pytest.mark.parametrize("name", [*JSON_FILES, "model.safetensors"])
+def test_broken_files_are_named(folder, name, content):
+    (folder / name).write_bytes(content)
     with pytest.raises(ValueError, match=rf"{name} is .*fetch or save it again"):
         load(str(folder))
 
@@ -138,3 +148,9 @@ def test_hub_ids_offline(monkeypatch, tmp_path):
 def test_demo_is_found_by_name(monkeypatch, tmp_path):
     monkeypatch.setattr(loader.demo, "find", lambda: tmp_path / "demo.gguf")
     assert resolve("demo") == tmp_path / "demo.gguf"
+
+
+def test_an_index_without_a_map(folder):
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ValueError, match="weight_map"):
+        load(str(folder))
