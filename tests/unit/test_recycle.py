@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from specfast._host import Adjacency, gumbel_noise
 from specfast.config import SamplingParams, SpeculativeConfig
 from specfast.proposers import recycle
+from specfast.proposers.base import DraftTree, Proposal
 from specfast.proposers.recycle import NUM_SUCCESSORS, RecycleProposer
 from specfast.proposers.target import Target
 from tests.unit.sampling_ops import rank
@@ -223,3 +225,25 @@ def test_reset_forgets():
 def target_stream_of_order_one(prompt):
     plain = make_engine(None, ToyModel(ToyConfig(), order=1))
     return tokens(run(plain, [prompt], PARAMS["greedy"]))[0][0]
+
+
+@pytest.mark.parametrize("path", ([0], [1, 2]), ids=("first", "last"))
+def test_of_one_tokens_rows_the_committed_one_stays(path):
+    """Token 7 is drafted twice, by the nodes 0 and 2: once on the accepted path."""
+    config = SpeculativeConfig("recycle", num_speculative_tokens=4)
+    proposer = RecycleProposer(config, Target(ToyModel(), None, None))
+    proposal = Proposal.trees([DraftTree([7, 8, 7], [-1, -1, 1], [1.0] * 3)])
+    likeliest = torch.tensor([[10], [11], [12], [13]], dtype=torch.int32)
+    forward = SimpleNamespace(
+        top=SimpleNamespace(token_ids=likeliest, logits=torch.zeros(4, 1)),
+        row_base=torch.tensor([0]),
+        row_seq=np.zeros(4, np.int64),
+        decided_positions=torch.tensor([2, 3, 3, 4]),
+    )
+    result = SimpleNamespace(
+        path=torch.tensor([[*path, -1, -1][:3]]), num_accepted=torch.tensor([len(path)])
+    )
+    batch = SimpleNamespace(seqs=[SimpleNamespace(token_ids=[5, 3])])
+    proposer.observe(batch, proposal, forward, result)
+    assert list(successors_of(proposer._adjacency, 7)) == [11 + path[-1]]
+    assert list(successors_of(proposer._adjacency, 3)) == [10]

@@ -167,3 +167,16 @@ def test_siblings_that_repeat_are_harmless():
     engine = make_engine(Misbehaving(propose=trees([7, 7, 7], [-1, -1, -1])), k=4)
     engine.budget.plan = lambda seqs: np.full((len(seqs), 2), 3, np.int32)
     check(run(engine, PROMPTS, PARAMS))
+
+
+@pytest.mark.parametrize("failing", range(3))
+def test_the_others_keep_their_own_trees(failing):
+    prompts = [*PROMPTS, [7, 7, 2]]
+    streams = {tuple(p): target_stream(p, PARAMS, 8) for p in prompts}
+    proposer = FailsFor(streams, prompts[failing])
+    proposer.wrong = 0
+    outputs = run(make_engine(proposer, k=4), prompts, PARAMS)
+    assert tokens(outputs) == [[streams[tuple(p)][len(p) :]] for p in prompts]
+    for row, metrics in enumerate(o.metrics for o in outputs):
+        assert metrics.num_draft_tokens == metrics.num_accepted_tokens
+        assert (metrics.num_drafts > 1) == (row != failing)
