@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from specfast.config import MAX_NODES
 from specfast.kv_shape import KVShape
-from specfast.proposers.laws import check_laws, joined_laws
+from specfast.proposers.laws import check_in_memory, check_laws, joined_laws
 
 if TYPE_CHECKING:
     from specfast.sequence import Batch, Sequence
@@ -168,8 +168,7 @@ class Proposal:
     def _check_layout(self, batch_size: int) -> None:
         columns = {n: getattr(self, n) for n in ("tokens", "parents", "lengths", "confidence")}
         for name, t in columns.items():
-            if not isinstance(t, Tensor) or t.requires_grad or t.device.type != "cpu":
-                raise ValueError(f"{name} must be a tensor in memory, without gradient.")
+            check_in_memory(t, name)
         shape = (batch_size, self.tokens.shape[-1])
         if shape[1] > MAX_NODES:
             raise ValueError(f"at most {MAX_NODES} nodes a sequence, not {shape[1]}.")

@@ -21,6 +21,9 @@ def check_laws(proposal: Proposal, vocab_size: int) -> None:
         if laws is not law_row or vocab_map is not None:
             raise ValueError("draft_laws and law_row belong together, and vocab_map to them.")
         return
+    for name, t in (("draft_laws", laws), ("law_row", law_row), ("vocab_map", vocab_map)):
+        if t is not None:
+            check_in_memory(t, name)
     _check(law_row, "law_row", torch.int32, proposal.tokens.shape)
     if vocab_map is not None:
         _check(vocab_map, "vocab_map", torch.int32, (laws.shape[-1],))
@@ -48,6 +51,12 @@ def joined_laws(
             laws.append(part.draft_laws)
             count, vocab_map = count + len(part.draft_laws), part.vocab_map
     return (torch.cat(laws), torch.cat(rows), vocab_map) if laws else (None, None, None)
+
+
+def check_in_memory(t: object, name: str) -> None:
+    """ValueError for what the ops, or numpy, could not read."""
+    if not isinstance(t, Tensor) or t.requires_grad or t.device.type != "cpu":
+        raise ValueError(f"{name} must be a tensor in memory, without gradient.")
 
 
 def _check(t: Tensor, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
