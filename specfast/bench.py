@@ -154,7 +154,7 @@ def run_bench(
 ) -> BenchReport:
     """Loads the model, answers every prompt by every arm, and compares."""
     model, tokenizer = load(settings.config.model, settings.config.dtype)
-    longest = _longest(prompts, tokenizer, settings.params)
+    longest = longest_request(prompts, tokenizer, settings.params)
     fitted = replace(settings, config=fitting(settings.config, model, longest))
     plain = _arm(PLAIN, model, tokenizer, fitted, speculate=False)
     arms: list[Arm] = [plain, _arm(SPECULATIVE, model, tokenizer, fitted, speculate=True)]
@@ -174,7 +174,7 @@ def run_bench(
     )
 
 
-def _longest(prompts: Seqs[Prompt], tokenizer: Tokenizer, params: SamplingParams) -> int:
+def longest_request(prompts: Seqs[Prompt], tokenizer: Tokenizer, params: SamplingParams) -> int:
     """A bound on the tokens of one request: all turns, and as many answers of full length."""
     assert params.max_tokens is not None
     users = [[{"role": "user", "content": t} for t in p.turns] for p in prompts]
