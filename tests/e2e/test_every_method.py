@@ -40,3 +40,13 @@ def test_same_bytes_with_drafts_accepted(method, nodes, plain):
     stats = llm.stats()
     assert stats.num_accepted_tokens > 0.05 * stats.num_draft_tokens > 0
     llm.engine.check_integrity()
+    assert not list(held_by(llm.engine.proposer)), "of sequences that are gone"
+
+
+def held_by(proposer):
+    """What a proposer, and those within it, keep by sequence: names of dicts and sets."""
+    for name, value in vars(proposer).items():
+        if isinstance(value, dict | set) and value:
+            yield name
+        elif type(value).__module__.startswith("specfast.proposers") and hasattr(value, "__dict__"):
+            yield from held_by(value)
