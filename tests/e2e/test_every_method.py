@@ -27,7 +27,7 @@ def plain():
 
 @pytest.mark.parametrize("nodes", (None, 16))
 @pytest.mark.parametrize("method", registry._BUILT_IN)
-def test_same_bytes_with_drafts_accepted(method, nodes, plain):
+def test_same_bytes_with_drafts_accepted(method, nodes, plain, caplog):
     spec = {"method": method, "num_speculative_tokens": 4}
     options = registry.proposer_class(method).options
     if nodes and "max_tree_nodes" not in options:
@@ -40,6 +40,7 @@ def test_same_bytes_with_drafts_accepted(method, nodes, plain):
     stats = llm.stats()
     assert stats.num_accepted_tokens > 0.05 * stats.num_draft_tokens > 0
     llm.engine.check_integrity()
+    assert "goes on without drafts" not in caplog.text
     assert not list(held_by(llm.engine.proposer)), "of sequences that are gone"
 
 
