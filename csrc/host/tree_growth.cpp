@@ -33,7 +33,7 @@ DraftRows TreeGrowth::grow(const int32_t* ids, const float* confidence, int64_t 
     size_t first = tree.nodes.size();
     for (int32_t parent : tree.frontier) {
       add_children(tree, parent, ids, confidence, m);
-      ids += m, confidence += m;
+      ids += m, confidence += m, num_rows_seen_++;
     }
     choose_frontier(tree, first);
     feed(tree, (int64_t)b, rows);
@@ -44,14 +44,17 @@ DraftRows TreeGrowth::grow(const int32_t* ids, const float* confidence, int64_t 
 
 void TreeGrowth::add_children(Tree& tree, int32_t parent, const int32_t* ids,
                               const float* confidence, int64_t m) const {
-  Node above{-1, -1, -1, 1.0f, 1.0f, true, 0};
+  Node above{-1, -1, -1, -1, 1.0f, 1.0f, true, 0};
   if (parent >= 0) above = tree.nodes[parent];
   for (int64_t j = 0; j < std::min<int64_t>(m, rules_.children); j++) {
     float given = std::min(confidence[j], 1.0f);
     float survival = above.survival * given;
-    if (ids[j] < 0 || !(survival >= rules_.min_survival)) continue;  // NaN is not worth it either
+    bool is_kept = rules_.is_drawn ? num_drawable(tree, above.depth + 1) > 0
+                                   : survival >= rules_.min_survival;  // NaN isn't
+    if (ids[j] < 0 || !is_kept) continue;
     bool trunk = above.trunk && j == 0;
-    tree.nodes.push_back({ids[j], parent, above.depth + 1, given, survival, trunk, 0});
+    tree.nodes.push_back(
+        {ids[j], parent, above.depth + 1, num_rows_seen_, given, survival, trunk, 0});
   }
 }
 
@@ -60,11 +63,20 @@ static bool better(float survival, bool trunk, float other_survival, bool other_
   return trunk != other_trunk ? trunk : survival > other_survival;
 }
 
+// Nodes that may still be drawn at this depth, one being left for every depth below.
+int32_t TreeGrowth::num_drawable(const Tree& tree, int32_t depth) const {
+  int32_t below = tree.limits.depth - 1 - depth;
+  return std::max(0, tree.limits.nodes - (int32_t)tree.nodes.size() - below);
+}
+
 // Nodes that may be fed now; the trunk finds a slot at every depth to come.
 int32_t TreeGrowth::room(const Tree& tree) const {
   int32_t free = std::max(0, std::min(tree.limits.slots, kMaxFed) - tree.num_fed);
-  int32_t depths_to_come = tree.limits.depth - 2 - tree.nodes.back().depth;
-  return std::clamp(free - depths_to_come, std::min(free, 1), rules_.width);
+  int32_t depth = tree.nodes.back().depth, depths_to_come = tree.limits.depth - 2 - depth;
+  int32_t room = std::clamp(free - depths_to_come, std::min(free, 1), rules_.width);
+  if (!rules_.is_drawn) return room;
+  int32_t parents = (num_drawable(tree, depth + 1) + rules_.children - 1) / rules_.children;
+  return std::min(room, parents);
 }
 
 void TreeGrowth::choose_frontier(Tree& tree, size_t first) const {
@@ -93,6 +105,7 @@ void TreeGrowth::feed(Tree& tree, int64_t b, DraftRows& rows) const {
     rows.slots.push_back(slot_of(table, block_size_, (int64_t)tree.limits.base + tree.num_fed));
     rows.node_bits.push_back((int64_t)node.bits);
     rows.row_seq.push_back(b);
+    rows.nodes.push_back(i);
     tree.num_fed++;
   }
 }
@@ -118,10 +131,9 @@ GrownTrees TreeGrowth::trees() const {
     width = std::max(width, chosen.back().size());
   }
   size_t cells = trees_.size() * width;
-  GrownTrees out{std::vector<int32_t>(cells, -1),
-                 std::vector<int32_t>(cells, -1),
-                 {},
-                 std::vector<float>(cells, 0.0f)};
+  GrownTrees out;
+  out.tokens = out.parents = out.rows = std::vector<int32_t>(cells, -1);
+  out.confidence.resize(cells);
   for (size_t b = 0; b < trees_.size(); b++) {
     std::vector<int32_t> number(trees_[b].nodes.size());
     for (size_t at = 0; at < chosen[b].size(); at++) {
@@ -130,6 +142,7 @@ GrownTrees TreeGrowth::trees() const {
       out.tokens[b * width + at] = node.token;
       out.parents[b * width + at] = node.parent < 0 ? -1 : number[node.parent];
       out.confidence[b * width + at] = node.confidence;
+      out.rows[b * width + at] = node.row;
     }
     out.lengths.push_back((int32_t)chosen[b].size());
   }

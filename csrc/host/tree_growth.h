@@ -14,6 +14,7 @@ struct GrowthRules {
   int32_t children;    // candidates taken of each
   float min_survival;  // of a node: below, its row in the target doesn't pay
   float min_extended;  // of the nodes extended, in sum: below, the draft forward doesn't pay
+  bool is_drawn;  // candidates were drawn: none is left out for what it is, only for its number
 };
 
 struct GrowthLimits {
@@ -29,12 +30,15 @@ struct DraftRows {
   std::vector<int64_t> slots, node_bits;      // [M]
   std::vector<int32_t> qo_indptr;             // [B + 1]
   std::vector<int64_t> row_seq;               // [M]
+  std::vector<int32_t> nodes;                 // [M] the row's number in its tree
 };
 
-// Padded to the largest tree, N nodes: tokens and parents with -1, confidence with 0.
+// Padded to the largest tree, N nodes: with -1, confidence with 0. rows: of all rows whose
+// candidates came in, one after the other, the one that a node was a candidate of.
 struct GrownTrees {
   std::vector<int32_t> tokens, parents, lengths;  // [B, N], [B, N], [B]
   std::vector<float> confidence;                  // [B, N]
+  std::vector<int32_t> rows;                      // [B, N]
 };
 
 class TreeGrowth {
@@ -56,7 +60,7 @@ class TreeGrowth {
   // The trunk is the path of first candidates. It is kept whatever else there is, so that a tree
   // holds the chain that would have been drafted in its place.
   struct Node {
-    int32_t token, parent, depth;
+    int32_t token, parent, depth, row;
     float confidence, survival;
     bool trunk;
     uint64_t bits;  // of it and its ancestors among the fed; 0 until fed
@@ -70,6 +74,7 @@ class TreeGrowth {
 
   void add_children(Tree& tree, int32_t parent, const int32_t* ids, const float* confidence,
                     int64_t m) const;
+  int32_t num_drawable(const Tree& tree, int32_t depth) const;
   int32_t room(const Tree& tree) const;
   void choose_frontier(Tree& tree, size_t first) const;
   void feed(Tree& tree, int64_t b, DraftRows& rows) const;
@@ -77,6 +82,7 @@ class TreeGrowth {
 
   GrowthRules rules_;
   std::vector<Tree> trees_;
+  int32_t num_rows_seen_ = 0;
   std::vector<int32_t> block_tables_;
   int64_t block_size_;
 };

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seqs
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from specfast import ops
 from specfast.config import GREEDY_TEMPERATURE
+from specfast.sampler import draw_drafts
 from specfast.sequence import Sequence
 
 NUM_RANKED = 8  # whose shares sum to 1 where there is noise; the ninth hardly ever gets any
@@ -18,41 +20,101 @@ TAU = 0.75  # how sharply perturbed scores foretell acceptance, before anything 
 
 
 @dataclass(frozen=True)
-class Laws:
-    """How each sequence of a batch draws its tokens: temperature [B] float32, seeds [B] int64."""
+class ParentRows:
+    """Rows of draft logits, each for the children of one node.
 
-    temperature: np.ndarray
-    seeds: np.ndarray
-
-    @classmethod
-    def of(cls, seqs: Seqs[Sequence]) -> Laws:
-        temperature = np.array([s.params.temperature for s in seqs], np.float32)
-        return cls(temperature, np.array([s.seed for s in seqs], np.uint64).view(np.int64))
-
-    def rows(self, row_seq: np.ndarray) -> Laws:
-        return Laws(self.temperature[row_seq], self.seeds[row_seq])
-
-
-def rank(
-    logits: Tensor, laws: Laws, positions: Tensor, d2t: Tensor | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """-> the best target ids of each row [R, m] int32 (-1: there are no more) and the confidence in
-    each [R, m] float32, by logits [R, Vd] and the noise of the positions decided [R].
+    row_seq [R]: index into the batch; nodes [R] int32: the node in its tree, -1 the root; positions
+    [R] int32: of the children.
     """
-    num_rows, num_ranked = len(logits), min(NUM_RANKED, logits.shape[1])
-    ids = torch.empty(num_rows, num_ranked, dtype=torch.int32)
-    scores = torch.empty(num_rows, num_ranked)
-    temperature, seeds = torch.from_numpy(laws.temperature), torch.from_numpy(laws.seeds)
-    ops.rank_candidates(logits, temperature, seeds, positions, ids, scores, d2t)
-    return ids.numpy(), confidence(logits, scores.numpy(), laws.temperature)
+
+    row_seq: np.ndarray
+    nodes: np.ndarray
+    positions: Tensor
+
+    def __len__(self) -> int:
+        return len(self.row_seq)
 
 
-def confidence(logits: Tensor, scores: np.ndarray, temperature: np.ndarray) -> np.ndarray:
-    """That each candidate is what its row decides. Where there is noise it is the candidates' share
-    by their perturbed scores, never the draft's probability, which knows nothing of the noise.
+class Chooser(Protocol):
+    """Chooses children, row by row, for one proposal."""
 
-    NaN where the logits are no numbers.
+    def children(self, logits: Tensor, rows: ParentRows) -> tuple[np.ndarray, np.ndarray]:
+        """-> target ids [R, m] int32 (-1: there are no more) and the confidence in each [R, m]
+        float32, from logits [R, Vd] that are valid until the next call.
+        """
+
+    def origin(self, rows: np.ndarray) -> dict[str, Any]:
+        """What Proposal is told of where its drafts come from. rows [B, N] int32: of all rows so
+        far, the one that each node was a child of (-1: padding).
+        """
+
+
+class Ranking:
+    """For matching: best by the target's own noise, which the target will decide by.
+
+    Where there is noise, the confidence is the candidates' share by their perturbed scores, never
+    the draft's probability, which knows nothing of the noise. NaN where the logits are no numbers.
     """
+
+    def __init__(self, seqs: Seqs[Sequence], d2t: Tensor | None) -> None:
+        self._temperature = np.array([s.params.temperature for s in seqs], np.float32)
+        self._seeds = np.array([s.seed for s in seqs], np.uint64).view(np.int64)
+        self._d2t = d2t
+
+    def children(self, logits: Tensor, rows: ParentRows) -> tuple[np.ndarray, np.ndarray]:
+        num_rows, num_ranked = len(logits), min(NUM_RANKED, logits.shape[1])
+        ids = torch.empty(num_rows, num_ranked, dtype=torch.int32)
+        scores = torch.empty(num_rows, num_ranked)
+        temperature = self._temperature[rows.row_seq]
+        ops.rank_candidates(
+            logits, torch.from_numpy(temperature), torch.from_numpy(self._seeds[rows.row_seq]),
+            rows.positions, ids, scores, self._d2t,
+        )  # fmt: skip
+        return ids.numpy(), _confidence(logits, scores.numpy(), temperature)
+
+    def origin(self, rows: np.ndarray) -> dict[str, Any]:
+        return {}
+
+
+class Drawing:
+    """For rejection: drawn without replacement from the draft's law, by noise of their own.
+
+    vocab_map [Vd] int32: target ids, ascending.
+    """
+
+    def __init__(self, seqs: Seqs[Sequence], num_children: int, vocab_map: Tensor | None) -> None:
+        self._seqs, self._num_children, self._vocab_map = seqs, num_children, vocab_map
+        self._lengths = np.array([len(s.token_ids) for s in seqs], np.int32)
+        self._laws: list[Tensor] = []
+
+    def children(self, logits: Tensor, rows: ParentRows) -> tuple[np.ndarray, np.ndarray]:
+        depths = rows.positions.numpy() - self._lengths[rows.row_seq]
+        drafts = draw_drafts(
+            logits, self._seqs, rows.row_seq, rows.nodes, depths,
+            min(self._num_children, logits.shape[1]), self._vocab_map,
+        )  # fmt: skip
+        self._laws.append(drafts.laws)
+        return drafts.ids.numpy(), self._confidence(drafts.laws, drafts.ids)
+
+    def origin(self, rows: np.ndarray) -> dict[str, Any]:
+        return {
+            "draft_laws": torch.cat(self._laws),
+            "law_row": torch.from_numpy(rows),
+            "vocab_map": self._vocab_map,
+        }
+
+    def _confidence(self, laws: Tensor, ids: Tensor) -> np.ndarray:
+        """What is likely to the draft mostly is to the target; what is not is accepted every other
+        time all the same, however unlikely, for p / q is as often above 1.
+        """
+        columns = ids if self._vocab_map is None else torch.searchsorted(self._vocab_map, ids)
+        chosen = laws.gather(1, columns.long().clamp(min=0))
+        probability = (chosen - laws.logsumexp(1, keepdim=True)).exp().nan_to_num(0.0)
+        every_other = 0.5 / torch.arange(1, ids.shape[1] + 1)
+        return torch.maximum(probability, every_other).numpy()
+
+
+def _confidence(logits: Tensor, scores: np.ndarray, temperature: np.ndarray) -> np.ndarray:
     greedy = temperature < GREEDY_TEMPERATURE
     with np.errstate(invalid="ignore"):
         if greedy.all():

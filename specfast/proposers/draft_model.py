@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Sequence as Seqs
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -17,7 +19,7 @@ from specfast.models.drafts import load_draft_for
 from specfast.models.rows import Rows
 from specfast.models.runner import Forward, ModelRunner
 from specfast.proposers.base import Needs, Proposal
-from specfast.proposers.candidates import NUM_RANKED, Laws, rank
+from specfast.proposers.candidates import NUM_RANKED, Chooser, Drawing, ParentRows, Ranking
 from specfast.proposers.draft_kv import DraftKV
 from specfast.proposers.target import Target
 from specfast.sequence import Batch
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
 
 # A row more costs a step about a 25th, and a step brings two tokens: below this it doesn't pay.
 MIN_SURVIVAL = 0.08
-# A draft forward costs about an eighth of a step, and two of three nodes that it adds are taken.
-MIN_EXTENDED = 0.35
+# A draft forward costs a 25th to an eighth of a step, the row that it adds a 25th more; of two such
+# rows about one is accepted.
+MIN_EXTENDED = 0.45
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +54,10 @@ class DraftModelProposer:
         self._vocab_size = target.model.config.vocab_size
         self._context = self.model.config.max_position_embeddings
         self._max_rows = target.config.max_num_batched_tokens
-        self._d2t = self.model.weights.d2t
+        self._draws = config.verification == "rejection"
+        self._vocab_map = vocab_map(self.model, self._vocab_size)
         depth = config.num_speculative_tokens
-        self._width, self._children = tree_shape(depth, config.max_tree_nodes)
+        self._width, self._children = tree_shape(depth, config.max_tree_nodes, self._draws)
         self.needs = Needs(
             kv=kv_shape_of(self.model, target.config.kv_cache_dtype),
             scratch_slots=self._width * (depth - 1),
@@ -116,19 +120,23 @@ class DraftModelProposer:
         tables, bases = block_tables_of(tails.seqs), tails.node_base
         growth = self._growth(tails, tables)
         shared = [torch.from_numpy(a) for a in (tables, bases, np.zeros_like(bases))]
-        laws = Laws.of(tails.seqs)
-        logits, row_seq, decided = first.logits, first.row_seq, first.decided_positions
-        while len(row_seq):
-            ids, confidence = rank(
-                logits[:, : self._vocab_size], laws.rows(row_seq), decided, self._d2t
-            )
-            *arrays, row_seq = growth.grow(ids, confidence)
-            if len(row_seq):
-                rows = _rows(arrays, shared)
+        chooser = self._chooser(tails.seqs)
+        logits, roots = first.logits, np.full(len(first.row_seq), -1, np.int32)
+        parents = ParentRows(first.row_seq, roots, first.decided_positions)
+        while len(parents):
+            ids, confidence = chooser.children(logits[:, : self._vocab_size], parents)
+            *arrays, row_seq, nodes = growth.grow(ids, confidence)
+            rows = _rows(arrays, shared)
+            parents = ParentRows(row_seq, nodes, rows.positions + 1)
+            if len(parents):
                 hidden = self.model.forward(rows, self._kv.cache.data)
-                logits = self.model.logits(hidden, torch.arange(len(row_seq)))
-                decided = rows.positions + 1
-        return _proposal(growth, len(tails))
+                logits = self.model.logits(hidden, torch.arange(len(parents)))
+        return _proposal(growth, len(tails), chooser)
+
+    def _chooser(self, seqs: Seqs[Sequence]) -> Chooser:
+        if self._draws:
+            return Drawing(seqs, self._children, self._vocab_map)
+        return Ranking(seqs, self._vocab_map)
 
     def _growth(self, tails: Batch, tables: np.ndarray) -> TreeGrowth:
         block_size = self._kv.cache.block_size
@@ -137,15 +145,26 @@ class DraftModelProposer:
         return TreeGrowth(
             tails.node_base, depths, nodes, np.array(reserved, np.int32) - tails.node_base,
             tables, block_size, self._width, self._children, MIN_SURVIVAL, MIN_EXTENDED,
+            self._draws,
         )  # fmt: skip
 
 
-def tree_shape(depth: int, nodes: int | None) -> tuple[int, int]:
-    """Nodes that a forward extends, and candidates of each: as many as would fill the tree evenly.
+def vocab_map(draft: Model, vocab_size: int) -> Tensor | None:
+    """The target ids of the draft's logits [Vd] int32; None where they are the same."""
+    size = draft.config.head_size
+    if draft.weights.d2t is None and size < vocab_size:
+        return torch.arange(size, dtype=torch.int32)
+    return draft.weights.d2t
 
-    One of one is a chain.
+
+def tree_shape(depth: int, nodes: int | None, draws: bool) -> tuple[int, int]:
+    """Nodes that a forward extends, and candidates of each; one of one is a chain.
+
+    As many candidates as a depth has of nodes on average, the best of which are kept; where all
+    that are drawn are kept, as many as make that number together.
     """
-    children = min(-(-(nodes or depth) // depth), NUM_RANKED)
+    a_depth = -(-(nodes or depth) // depth)
+    children = min(math.isqrt(a_depth - 1) + 1 if draws else a_depth, NUM_RANKED)
     return min(children, MAX_NODES // max(depth - 1, 1)), children
 
 
@@ -164,9 +183,11 @@ def _rows(arrays: list[np.ndarray], shared: list[Tensor]) -> Rows:
     return Rows(token_ids, positions, slots, node_bits, status, qo_indptr, *shared)
 
 
-def _proposal(growth: TreeGrowth, batch_size: int) -> Proposal:
-    tokens, parents, lengths, confidence = growth.trees()
+def _proposal(growth: TreeGrowth, batch_size: int, chooser: Chooser) -> Proposal:
+    tokens, parents, lengths, confidence, rows = growth.trees()
     if not len(tokens):
         return Proposal.empty(batch_size)
-    tokens, parents, confidence = (a.reshape(batch_size, -1) for a in (tokens, parents, confidence))
-    return Proposal(*map(torch.from_numpy, (tokens, parents, lengths, confidence)))
+    shaped = [a.reshape(batch_size, -1) for a in (tokens, parents, confidence, rows)]
+    tokens, parents, confidence, rows = shaped
+    arrays = map(torch.from_numpy, (tokens, parents, lengths, confidence))
+    return Proposal(*arrays, **chooser.origin(rows))

@@ -83,7 +83,8 @@ TEST(trees_keep_their_limits) {
     return std::uniform_int_distribution<int32_t>(low, high)(random);
   };
   for (int trial = 0; trial < 300; trial++) {
-    GrowthRules rules{draw(1, 4), draw(1, 4), 0.01f * (float)draw(0, 10), 0.1f * (float)draw(0, 4)};
+    GrowthRules rules{draw(1, 4), draw(1, 4), 0.01f * (float)draw(0, 10), 0.1f * (float)draw(0, 4),
+                      trial % 2 == 0};
     std::vector<GrowthLimits> limits;
     for (int b = draw(1, 4); b > 0; b--) {
       int32_t depth = draw(0, 6), nodes = depth ? depth + draw(0, 8) : 0;
@@ -96,8 +97,8 @@ TEST(trees_keep_their_limits) {
 TEST(a_tree_holds_the_chain) {
   for (int32_t base = 1; base < 60; base++) {
     std::vector<GrowthLimits> chain_limits{{base, 6, 6, 6}}, tree_limits{{base, 6, 12, 20}};
-    GrownTrees chain = grow({1, 1, 0.05f, 0.2f}, chain_limits).trees;
-    GrownTrees tree = grow({3, 3, 0.05f, 0.2f}, tree_limits).trees;
+    GrownTrees chain = grow({1, 1, 0.05f, 0.2f, false}, chain_limits).trees;
+    GrownTrees tree = grow({3, 3, 0.05f, 0.2f, false}, tree_limits).trees;
     int32_t at = -1;
     for (int32_t i = 0; i < chain.lengths[0]; i++) {
       int32_t found = -1;
@@ -110,7 +111,7 @@ TEST(a_tree_holds_the_chain) {
 }
 
 TEST(a_chain_takes_the_best_candidate_and_stops_where_it_does_not_pay) {
-  TreeGrowth growth({1, 1, 0.1f, 0.5f}, {{8, 3, 3, 3}}, tables_of(1), kBlockSize);
+  TreeGrowth growth({1, 1, 0.1f, 0.5f, false}, {{8, 3, 3, 3}}, tables_of(1), kBlockSize);
   std::vector<int32_t> ids{5, 6, -1, -1};
   std::vector<float> sure{0.8f, 0.1f, 0, 0};
   DraftRows rows = growth.grow(ids.data(), sure.data(), kRanked);
@@ -122,8 +123,44 @@ TEST(a_chain_takes_the_best_candidate_and_stops_where_it_does_not_pay) {
   CHECK(growth.trees().tokens == (std::vector<int32_t>{5, 7}));
 }
 
+// What was drawn is submitted whatever it is, and its number is known before its children are
+// drawn.
+TEST(drawn_trees_leave_nothing_out) {
+  std::vector<GrowthLimits> limits{{5, 4, 9, 9}, {6, 3, 3, 3}, {7, 0, 0, 0}, {8, 5, 20, 40}};
+  Grown unlikely = grow({2, 3, 0.9f, 0.0f, true}, limits),
+        likely = grow({2, 3, 0, 0, true}, limits);
+  CHECK(unlikely.trees.tokens == likely.trees.tokens);
+  size_t width = width_of(likely.trees);
+  for (const DraftRows& rows : likely.rounds)
+    for (size_t i = 0; i < rows.nodes.size(); i++)
+      CHECK_EQ(likely.trees.tokens[rows.row_seq[i] * width + rows.nodes[i]], rows.token_ids[i]);
+  for (size_t b = 0; b < limits.size(); b++) {
+    std::vector<int32_t> depth;
+    for (int32_t i = 0; i < likely.trees.lengths[b]; i++) {
+      int32_t parent = likely.trees.parents[b * width + i];
+      depth.push_back(parent < 0 ? 1 : depth[parent] + 1);
+    }
+    CHECK_EQ(depth.empty() ? 0 : depth.back(), limits[b].depth);  // the trunk reaches the end
+  }
+}
+
+TEST(candidates_know_their_row) {
+  Grown grown = grow({2, 2, 0, 0, false}, {{5, 3, 12, 12}, {9, 3, 12, 12}});
+  const GrownTrees& trees = grown.trees;
+  std::vector<int32_t> row_tokens{5, 9};  // of the roots, then of every row in turn
+  for (const DraftRows& rows : grown.rounds)
+    row_tokens.insert(row_tokens.end(), rows.token_ids.begin(), rows.token_ids.end());
+  size_t width = width_of(trees);
+  for (size_t b = 0; b < 2; b++)
+    for (int32_t i = 0; i < trees.lengths[b]; i++) {
+      int32_t parent = trees.parents[b * width + i];
+      int32_t above = parent < 0 ? row_tokens[b] : trees.tokens[b * width + parent];
+      CHECK_EQ(row_tokens[trees.rows[b * width + i]], above);
+    }
+}
+
 TEST(what_is_no_candidate_is_not_drafted) {
-  TreeGrowth growth({2, 4, 0.0f, 0.0f}, {{1, 2, 8, 8}}, tables_of(1), kBlockSize);
+  TreeGrowth growth({2, 4, 0.0f, 0.0f, false}, {{1, 2, 8, 8}}, tables_of(1), kBlockSize);
   std::vector<int32_t> ids{-1, 3, 4, -1};
   std::vector<float> confidence{0.5f, NAN, 0.2f, 0.1f};
   CHECK(growth.grow(ids.data(), confidence.data(), kRanked).token_ids == std::vector<int32_t>{4});

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
-from specfast.proposers.candidates import NUM_RANKED, TAU, Laws, rank
+from specfast.proposers.candidates import NUM_RANKED, TAU, ParentRows, Ranking
 
 V = 50
 
 
 def ranked(logits, temperature, d2t=None):
     rows = len(logits)
-    laws = Laws(np.array(temperature, np.float32), np.arange(rows, dtype=np.int64))
-    return rank(logits, laws, torch.arange(rows, dtype=torch.int32) + 9, d2t)
+    seqs = [
+        SimpleNamespace(params=SimpleNamespace(temperature=t), seed=s)
+        for s, t in enumerate(temperature)
+    ]
+    every = ParentRows(np.arange(rows), np.full(rows, -1), torch.arange(rows).int() + 9)
+    return Ranking(seqs, d2t).children(logits, every)
 
 
 def test_greedy_confidence_is_the_drafts_probability():

@@ -27,8 +27,8 @@ ROOMY = {"num_blocks": 600, "max_num_batched_tokens": 600}
 SHAPES = {"chain": None, "tree": 16}
 
 
-def make_engine(draft, model=None, k=4, nodes=None, **config) -> Engine:
-    spec = SpeculativeConfig("draft_model", num_speculative_tokens=k, max_tree_nodes=nodes)
+def make_engine(draft, model=None, k=4, nodes=None, verification="match", **config) -> Engine:
+    spec = SpeculativeConfig("draft_model", k, verification=verification, max_tree_nodes=nodes)
     values = {"num_blocks": 64, "block_size": 4, "max_num_batched_tokens": 64, **config}
     settings = EngineConfig("toy", speculative_config=spec, **values)
     target = Target(model or ToyModel(), ToyTokenizer(), settings)
@@ -412,7 +412,12 @@ def test_release_and_reset_forget(eager):
     ],
 )  # fmt: skip
 def test_tree_shapes(depth, nodes, shape):
-    assert tree_shape(depth, nodes) == shape
+    assert tree_shape(depth, nodes, draws=False) == shape
+
+
+@pytest.mark.parametrize("depth, nodes, side", [(5, None, 1), (4, 5, 2), (4, 16, 2), (4, 17, 3)])
+def test_trees_that_keep_what_they_draw_are_narrower(depth, nodes, side):
+    assert tree_shape(depth, nodes, draws=True) == (side, side)
 
 
 def test_same_outputs_on_and_off_for_choices(eager):

@@ -25,6 +25,10 @@ class ToyConfig:
     head_dim: int = 1
     max_position_embeddings: int = 256
 
+    @property
+    def head_size(self) -> int:
+        return self.vocab_size
+
 
 class ToyModel:
     """The law depends on the last `order` visible tokens (0: all)."""
@@ -75,8 +79,8 @@ class ToyModel:
 class NoisyToy(ToyModel):
     """The toy's logits with noise of this size: a draft that is now and then right."""
 
-    def __init__(self, size: float = 1.0, config: ToyConfig = ToyConfig()) -> None:
-        super().__init__(config)
+    def __init__(self, size: float = 1.0, config: ToyConfig = ToyConfig(), order: int = 0) -> None:
+        super().__init__(config, order)
         self.size = size
 
     def logits(self, hidden: Tensor, index: Tensor) -> Tensor:
