@@ -19,7 +19,7 @@ from specfast.config import EngineConfig, SpeculativeConfig
 from specfast.kv_cache import BlockManager
 from specfast.models.runner import ModelRunner
 from specfast.scheduler import Scheduler
-from specfast.verifier import Verifier
+from specfast.verifier import MatchVerifier
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 from tests.unit.toy_proposers import TreeProposer
 
@@ -115,7 +115,7 @@ def test_length_one_too_long_after_a_rejection(check, monkeypatch):
 
 
 def test_a_rejected_draft_taken_for_accepted(check, monkeypatch):
-    verify = Verifier.verify
+    verify = MatchVerifier.verify
 
     def too_many(self, batch, proposal, forward):
         result = verify(self, batch, proposal, forward)
@@ -124,7 +124,7 @@ def test_a_rejected_draft_taken_for_accepted(check, monkeypatch):
                 result.num_accepted[row], result.path[row, 0] = 1, 0
         return result
 
-    monkeypatch.setattr(Verifier, "verify", too_many)
+    monkeypatch.setattr(MatchVerifier, "verify", too_many)
     assert "difference" in kinds(check())
 
 

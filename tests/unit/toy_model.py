@@ -36,7 +36,7 @@ class ToyModel:
     def __init__(self, config: ToyConfig = ToyConfig(), order: int = 0) -> None:
         self.config = config
         self.order = order
-        self.weights = SimpleNamespace(d2t=None)
+        self.weights = SimpleNamespace(d2t=None, arena=torch.zeros(2**14))
 
     def kv_dtype(self, name: str) -> torch.dtype:
         return torch.float32
