@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 REQUIREMENTS := requirements/dev.txt
 ENVIRONMENT := $(VENV)/.has-$(notdir $(TORCH))
 EXTENSION := specfast/_C.abi3.so
-CPP := $(shell find csrc tests -name '*.cpp' -o -name '*.h')
+CPP := $(shell find csrc tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 export PYTHON
 MAKEFLAGS += --no-print-directory
 

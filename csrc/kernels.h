@@ -1,4 +1,5 @@
 // The launchers. cpu::op runs on the SIMD tier chosen at start; every tier gives the same bits.
+// cuda::op enqueues on a stream, and reads its tensors as the params' dtypes say.
 #pragma once
 #include "core/parallel.h"
 #include "params.h"
@@ -47,3 +48,11 @@ void accept_path(const AcceptPathParams& p, ParallelFor parallel_for);
 bool advise_huge_pages(void* data, int64_t bytes);
 
 }  // namespace specfast::cpu
+
+namespace specfast::cuda {
+
+using Stream = void*;  // a cudaStream_t
+
+void silu_mul(const SiluMulParams& p, Stream stream);
+
+}  // namespace specfast::cuda

@@ -39,6 +39,7 @@ struct RmsNormParams {
   float* sum_out;         // [M, D] or null
   int64_t M, D, x_stride;
   float eps;
+  DType dtype = DType::f32;  // of x, residual, out and sum_out; CPU: f32 only
 };
 
 // out = silu(gate) * up.
@@ -46,6 +47,7 @@ struct SiluMulParams {
   const float* gate_up;  // [M, 2 F]: gate, then up
   float* out;            // [M, F]
   int64_t M, F;
+  DType dtype = DType::f32;  // of gate_up and out; CPU: f32 only
 };
 
 // One layer of a paged cache: K then V.
