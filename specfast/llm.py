@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seqs
 from typing import Any
 
@@ -77,14 +77,16 @@ class LLM:
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> Iterator[RequestOutput]:
         """Yields the request's output so far after every step that added to it; cancelled if
-        abandoned.
+        abandoned. Streams may be read in turn: a step of one is a step of all.
         """
         (params,) = _broadcast(sampling_params, 1)
         text = prompt if isinstance(prompt, str) else None
         request = self.engine.add_request(self._tokens_of(prompt), params, prompt=text)
+        ended = False
         try:
-            while not request.finished:
-                if any(o.seq in request.seqs for o in self.engine.step()):
+            while not ended:
+                if request.finished or any(o.seq in request.seqs for o in self.engine.step()):
+                    ended = request.finished
                     yield request.output()
         finally:
             self.engine.cancel(request.request_id)
@@ -98,6 +100,8 @@ class LLM:
             return self.tokenizer.encode(prompt)
         if isinstance(prompt, Mapping):
             raise ValueError("A prompt is a text or a list of token ids here, not a dict.")
+        if not isinstance(prompt, Iterable):
+            raise ValueError(f"A prompt is a text or a list of token ids, not {prompt!r}.")
         return list(prompt)
 
     def _run(
@@ -138,9 +142,10 @@ class LLM:
 
 
 def _is_one_prompt(prompts: object) -> bool:
-    return isinstance(prompts, (str, Mapping)) or (
-        isinstance(prompts, Seqs) and len(prompts) > 0 and is_integer(prompts[0])
-    )
+    """Text, or ids; what is neither is left to be refused as a prompt."""
+    if isinstance(prompts, (str, Mapping)) or not isinstance(prompts, Iterable):
+        return True
+    return isinstance(prompts, Seqs) and len(prompts) > 0 and is_integer(prompts[0])
 
 
 def _is_one_conversation(messages: Seqs[Any]) -> bool:
@@ -154,6 +159,10 @@ def _broadcast(
         return [params or SamplingParams()] * n
     if isinstance(params, Mapping):
         raise ValueError("sampling_params is a dict: give SamplingParams.from_dict of it.")
+    if not isinstance(params, Seqs):
+        raise ValueError(
+            f"sampling_params takes SamplingParams, or a list of them, not {params!r}."
+        )
     if len(params) != n:
         raise ValueError(f"{n} prompts need one SamplingParams or {n}, not {len(params)}.")
     return list(params)

@@ -1,8 +1,10 @@
 """LLM: arguments that vLLM takes and specfast does not are refused, never misread."""
 
+from itertools import zip_longest
+
 import pytest
 
-from specfast import LLM
+from specfast import LLM, SamplingParams
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 
 
@@ -21,7 +23,28 @@ def test_prompts_are_no_dicts(llm, prompt):
         next(llm.stream(prompt))
 
 
+@pytest.mark.parametrize("prompt", [None, 7, 1.5])
+def test_what_is_no_prompt_is_refused(llm, prompt):
+    for prompts in (prompt, ["a", prompt], [1.5]):
+        with pytest.raises(ValueError, match="a text or a list of token ids"):
+            llm.generate(prompts)
+
+
+def test_streams_read_in_turn_all_come_to_their_end(llm):
+    """A step of one stream may end another's request."""
+    params = [SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True) for n in (3, 9)]
+    alone = [[o.outputs[0].token_ids for o in llm.stream("abc", p)][-1] for p in params]
+    streams = [llm.stream("abc", p) for p in params]
+    seen = [list(row) for row in zip_longest(*streams)]
+    for i, column in enumerate(zip(*seen)):
+        outputs = [o for o in column if o is not None]
+        assert [o.finished for o in outputs] == [False] * (len(outputs) - 1) + [True]
+        assert outputs[-1].outputs[0].token_ids == alone[i]
+
+
 def test_sampling_params_are_no_dict(llm):
     for call in (llm.generate, lambda *given: next(llm.stream(*given))):
         with pytest.raises(ValueError, match="from_dict"):
             call("a", {"max_tokens": 1})
+        with pytest.raises(ValueError, match="takes SamplingParams"):
+            call("a", 5)
