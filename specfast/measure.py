@@ -70,7 +70,7 @@ def prompt_ids(tokenizer: Tokenizer, messages: Seqs[Mapping[str, str]]) -> list[
     """A conversation as the model's chat template has it; a base model gets the bare texts."""
     if not tokenizer.has_chat_template:
         return tokenizer.encode("\n\n".join(m["content"] for m in messages))
-    return tokenizer.encode(tokenizer.chat_prompt(messages), add_special_tokens=False)
+    return tokenizer.encode_chat(messages)
 
 
 class Arm(Protocol):
@@ -116,7 +116,10 @@ class EngineArm:
 
 def _sample(request: Request, stats: SpecStats) -> Sample:
     start, times = request.metrics.arrival_time, request.metrics.token_times
-    token_ids = tuple(request.seqs[0].output_token_ids)
+    (seq,) = request.seqs
+    if seq.finish and seq.finish.reason == "error":
+        raise ValueError(f"No speed can be measured: {seq.finish.detail}")
+    token_ids = tuple(seq.output_token_ids)
     return Sample(token_ids, tuple(t - start for t in times), stats)
 
 

@@ -86,13 +86,17 @@ class Tokenizer:
     def chat_prompt(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
     ) -> str:
-        """The prompt for a conversation; encode it with add_special_tokens=False."""
+        """The prompt for a conversation, as text: its special tokens are spelled out."""
         if not self._chat_template:
             raise ValueError(
                 "This model has no chat template (it may not be an instruction model). Use "
                 "generate with a text prompt instead."
             )
         return self._chat_template.render(messages, add_generation_prompt)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The prompt for a conversation, as ids: the template adds special tokens, not encode."""
+        return self.encode(self.chat_prompt(messages), add_special_tokens=False)
 
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self._backend.token_to_id(token)

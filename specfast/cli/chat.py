@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from specfast.cli.console import first_interrupt, note
-from specfast.cli.generate import check_show_drafts, stream, summary
+from specfast.cli.generate import check_show_drafts, report_errors, stream, summary
 from specfast.cli.options import (
     ModelOptions,
     PrefixCaching,
@@ -59,11 +59,12 @@ def _converse(llm: LLM, params: SamplingParams, system: str | None, drafts: bool
             messages = list(start)
             continue
         messages.append({"role": "user", "content": line})
-        prompt = llm.tokenizer.encode(llm.tokenizer.chat_prompt(messages), add_special_tokens=False)
+        prompt = llm.tokenizer.encode_chat(messages)
         with first_interrupt() as stop:
             output = stream(llm, prompt, params, drafts, stop.is_set)
         messages.append({"role": "assistant", "content": output.outputs[0].text})
         note(summary(output) if output.finished else "Stopped; the answer so far is kept.")
+        report_errors([output])
 
 
 def _lines() -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specfast.cli.console import DRAFT_STYLE, has_colours, note, warn, write, write_json
+from specfast.cli.console import DRAFT_STYLE, fail, has_colours, note, warn, write, write_json
 from specfast.cli.options import (
     ModelOptions,
     PrefixCaching,
@@ -60,13 +60,17 @@ def generate(
         max_num_seqs=max_num_seqs, enable_prefix_caching=prefix_caching, speculative_config=config
     )
     llm = LLM(**values)
-    if as_chat:
-        texts = [llm.tokenizer.chat_prompt([{"role": "user", "content": t}]) for t in texts]
+    chats = [[{"role": "user", "content": t}] for t in texts]
     if len(texts) == 1 and n == 1 and not as_json:
-        note(summary(stream(llm, texts[0], params, show_drafts)))
-        return
-    for number, output in enumerate(llm.generate(texts, params), 1):
-        _print(output, number, llm, show_drafts, as_json)
+        prompt = llm.tokenizer.encode_chat(chats[0]) if as_chat else texts[0]
+        outputs = [stream(llm, prompt, params, show_drafts)]
+        note(summary(outputs[0]))
+    else:
+        outputs = llm.chat(chats, params) if as_chat else llm.generate(texts, params)
+        for number, output in enumerate(outputs, 1):
+            _print(output, number, llm, show_drafts, as_json)
+    if report_errors(outputs):
+        raise typer.Exit(1)
 
 
 def stream(
@@ -127,6 +131,15 @@ def summary(output: RequestOutput) -> str:
     if not output.lossless:
         line += "; lossy: not the model's own law"
     return line + "."
+
+
+def report_errors(outputs: list[RequestOutput]) -> bool:
+    """Says why answers ended early, where the model failed; -> whether one did."""
+    choices = [c for output in outputs for c in output.outputs]
+    errors = [str(c.stop_reason) for c in choices if c.finish_reason == "error"]
+    for error in errors:
+        fail(error)
+    return bool(errors)
 
 
 def check_show_drafts(speculates: bool, as_json: bool = False) -> None:

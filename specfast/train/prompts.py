@@ -81,8 +81,7 @@ def encode(source: Source, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Through the chat template where the model has one and the source is a user's turn."""
     if not (source.chat and tokenizer.has_chat_template):
         return tuple(tokenizer.encode(source.text))
-    text = tokenizer.chat_prompt([{"role": "user", "content": source.text}])
-    return tuple(tokenizer.encode(text, add_special_tokens=False))
+    return tuple(tokenizer.encode_chat([{"role": "user", "content": source.text}]))
 
 
 def open_user_turn(tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -26,6 +26,9 @@ class ChattyTokenizer(ToyTokenizer):
     def chat_prompt(self, messages, add_generation_prompt=True):
         return "".join(m["content"] for m in messages) + ":"
 
+    def encode_chat(self, messages):
+        return self.encode(self.chat_prompt(messages), add_special_tokens=False)
+
 
 @pytest.fixture
 def toy(monkeypatch):
@@ -178,6 +181,34 @@ def test_lossy_verification_is_said(run, toy, temperature):
     assert json.loads(plain[1])["lossless"] is True
 
 
+@pytest.mark.parametrize("more", [(), ("--json",), ("cd",)], ids=str)
+def test_a_chat_template_puts_the_special_tokens_itself(run, toy, monkeypatch, more):
+    asked, encode = [], ChattyTokenizer.encode
+
+    def spy(self, text, add_special_tokens=True):
+        asked.append((text, add_special_tokens))
+        return encode(self, text, add_special_tokens)
+
+    monkeypatch.setattr(ChattyTokenizer, "encode", spy)
+    assert run("generate", *TOY, "ab", *more, "--chat", "--max-tokens", 2)[0] == 0
+    assert asked[0] == ("ab:", False) and not any(special for _, special in asked)
+
+
+class BrokenModel(ToyModel):
+    def logits(self, hidden, index):
+        return super().logits(hidden, index) * float("nan")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("cd",)], ids=str)
+def test_a_model_that_fails_is_a_sentence_and_exit_code_1(run, monkeypatch, more):
+    loaded = (BrokenModel(), ChattyTokenizer())
+    monkeypatch.setattr("specfast.llm.load", lambda model, dtype: loaded)
+    code, _, err = run("generate", *TOY, "ab", *more)
+    assert code == 1 and "Error: The model's output is not a number here" in err
+    code, _, err = run("chat", *TOY, typed="ab\n")
+    assert code == 0 and "Error: The model's output is not a number here" in err
+
+
 def test_prompt_from_stdin(run, toy):
     piped = run("generate", *TOY, "--max-tokens", 5, typed="abc")
     assert piped[1] == run("generate", *TOY, "abc", "--max-tokens", 5)[1]
@@ -284,6 +315,13 @@ def test_certify_fails_with_the_first_difference(run, toy, monkeypatch):
     assert code == 1
     assert "First difference: prompt" in out
     assert "two best tokens are" in out
+
+
+def test_lists_may_have_spaces(run, toy):
+    code, _, err = run("bench", "toy", "--categories", "prose, poems", "--cycles", 1)
+    assert code == 2 and "no category 'poems'" in err
+    _, _, err = run("certify", "toy", "--method", "ngram, magic")
+    assert "no method 'magic'" in err
 
 
 def test_a_file_that_cannot_be_read_is_a_sentence(run, toy, tmp_path):
