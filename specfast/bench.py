@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
-from specfast.data import CHAT, COPY_HEAVY, Prompt
+from specfast.data import GROUPS, Prompt
 from specfast.engine import Engine
 from specfast.kv_cache import fitting
 from specfast.machine import Load, LoadWatch, cpu_name
@@ -33,7 +33,6 @@ from specfast.tokenizer import Tokenizer
 
 PLAIN, SPECULATIVE, PLAIN_FP32 = "plain", "speculative", "plain_fp32"
 NUM_PILOTS = 3
-GROUPS = {"copy_heavy": COPY_HEAVY, "chat": CHAT}
 
 
 @dataclass(frozen=True)
@@ -177,9 +176,18 @@ def run_bench(
 def longest_request(prompts: Seqs[Prompt], tokenizer: Tokenizer, params: SamplingParams) -> int:
     """A bound on the tokens of one request: all turns, and as many answers of full length."""
     assert params.max_tokens is not None
-    users = [[{"role": "user", "content": t} for t in p.turns] for p in prompts]
-    lengths = [len(prompt_ids(tokenizer, u)) + len(u) * params.max_tokens for u in users]
-    return max(lengths)
+    return max(
+        len(prompt_ids(tokenizer, _conversation(p.turns))) + len(p.turns) * params.max_tokens
+        for p in prompts
+    )
+
+
+def _conversation(turns: Seqs[str]) -> list[dict[str, str]]:
+    """All turns, an answer of a token between them: some templates take no two users in a row."""
+    messages = [{"role": "user", "content": turns[0]}]
+    for turn in turns[1:]:
+        messages += [{"role": "assistant", "content": "."}, {"role": "user", "content": turn}]
+    return messages
 
 
 def conversation_tasks(

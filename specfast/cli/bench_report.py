@@ -70,7 +70,8 @@ def _speedup_table(report: BenchReport) -> Table:
 
 
 def _summary(report: BenchReport, name: str) -> Summary:
-    from specfast.bench import GROUPS, SPECULATIVE
+    from specfast.bench import SPECULATIVE
+    from specfast.data import GROUPS
 
     return report.comparison.summary(SPECULATIVE, GROUPS.get(name, (name,)))
 

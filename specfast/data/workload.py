@@ -16,6 +16,7 @@ COPY_HEAVY = (
     *("summarisation", "code_editing", "structured_extraction"),
     *("summarization", "rag", "edit_eval"),
 )
+GROUPS = {"copy_heavy": COPY_HEAVY, "chat": CHAT}  # names that stand for several categories
 BUILT_IN = "workload.jsonl"
 
 _FORMATS = "'turns', 'prompt', 'question', or 'instruction' with 'input'"
@@ -71,8 +72,7 @@ def select_prompts(
 def _expand(categories: Iterable[str], known: list[str]) -> set[str]:
     wanted: set[str] = set()
     for name in categories:
-        group = {"chat": CHAT, "copy_heavy": COPY_HEAVY}.get(name, (name,))
-        found = set(group) & set(known)
+        found = set(GROUPS.get(name, (name,))) & set(known)
         if not found:
             raise ValueError(f"There is no category {name!r}; the prompts have {', '.join(known)}.")
         wanted |= found

@@ -35,7 +35,13 @@ class BenchTokenizer(ToyTokenizer):
     has_chat_template = True
 
     def chat_prompt(self, messages, add_generation_prompt=True):
+        for i, message in enumerate(messages):
+            if message["role"] != ("user", "assistant")[i % 2]:
+                raise ValueError("Roles must alternate.")
         return "".join(m["content"] for m in messages) + ":"
+
+    def encode_chat(self, messages):
+        return self.encode(self.chat_prompt(messages), add_special_tokens=False)
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +120,15 @@ def test_proposer_and_prefix_cache_are_empty_at_each_answer():
     assert first.token_ids == second.token_ids
     assert first.stats.num_draft_tokens == second.stats.num_draft_tokens > 0
     assert isinstance(first, Sample) and list(first.times) == sorted(first.times)
+
+
+def test_a_model_that_fails_is_said(monkeypatch):
+    def no_number(self, hidden, index):
+        return ToyModel.logits(self, hidden, index) * float("nan")
+
+    monkeypatch.setattr(BenchModel, "logits", no_number)
+    with pytest.raises(ValueError, match="No speed can be measured: .* not a number"):
+        bench()
 
 
 def test_a_prompt_that_cannot_be_served_is_named():
