@@ -25,7 +25,7 @@ from specfast.proposers.registry import make_proposer
 from specfast.proposers.target import Target
 from specfast.tokenizer import Tokenizer
 
-STALLED = 200  # steps without a token: nothing will come any more
+STALLED = 200  # steps that neither compute a prompt nor give a token: nothing will come any more
 
 
 @dataclass(frozen=True)
@@ -202,10 +202,10 @@ def _events(engine: Engine, answers: list[Answer]) -> dict[str, int]:
 def _answers(engine: Engine, prompts: Seqs[list[int]], params: SamplingParams) -> list[Answer]:
     """All prompts at once, in the engine's own order; its pool is checked after each step."""
     requests = [engine.add_request(p, params) for p in prompts]
-    idle = 0
+    idle, patience = 0, STALLED + max(map(len, prompts))
     while engine.has_unfinished:
         idle = 0 if engine.step() else idle + 1
-        assert idle < STALLED, f"no request got a token in {STALLED} steps"
+        assert idle < patience, f"no request got a token in {patience} steps"
         engine.check_integrity()
     choices = [r.output().outputs[0] for r in requests]
     return [Answer(c.token_ids, c.finish_reason) for c in choices]

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from specfast.cli.bench_report import draw, print_report
-from specfast.cli.console import json_text, measuring, note
+from specfast.cli.console import measuring, note, save_json
 from specfast.cli.options import (
     ModelOptions,
     SamplingOptions,
+    check_counts,
     check_folder_of,
     flag,
+    listed,
     option,
 )
 from specfast.cli.speculation import SpeculationOptions
@@ -71,7 +73,13 @@ def bench(
     if drafts is None:
         raise ValueError("bench compares speculation with none; give a --spec-method that drafts.")
     check_folder_of(json, plot)
-    _check(baseline, cycles, batch_size, num_prompts, sampling, plot)
+    check_counts(cycles=cycles, batch_size=batch_size, num_prompts=num_prompts)
+    if sampling.temperature > 0 and sampling.seed is None:
+        raise ValueError("bench compares outputs: give --seed with --temperature.")
+    if plot and not importlib.util.find_spec("matplotlib"):
+        raise ValueError("--plot needs matplotlib: pip install 'specfast[plot]'.")
+    if baseline is not None:
+        _check_baseline(baseline, batch_size, sampling)
     from specfast.bench import BenchSettings
     from specfast.config import EngineConfig
     from specfast.data import load_workload, select_prompts
@@ -79,35 +87,14 @@ def bench(
     if quick:
         num_prompts = num_prompts or QUICK_PROMPTS
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, QUICK_TOKENS))
-    chosen = select_prompts(
-        load_workload(dataset), categories.split(",") if categories else (), num_prompts
-    )
+    chosen = select_prompts(load_workload(dataset), listed(categories or ""), num_prompts)
     config = EngineConfig(**model.engine_config(max_num_seqs=batch_size, speculative_config=drafts))
     settings = BenchSettings(config, sampling.params(), baseline is not None, cycles)
     _report(_run(settings, chosen), json, plot)
 
 
-def _check(
-    baseline: str | None,
-    cycles: int,
-    batch_size: int,
-    num_prompts: int | None,
-    sampling: SamplingOptions,
-    plot: Path | None,
-) -> None:
+def _check_baseline(baseline: str, batch_size: int, sampling: SamplingOptions) -> None:
     """Refuses before anything is loaded."""
-    if cycles < 1:
-        raise ValueError(f"--cycles must be at least 1, not {cycles}.")
-    if batch_size < 1:
-        raise ValueError(f"--batch-size must be at least 1, not {batch_size}.")
-    if num_prompts is not None and num_prompts < 1:
-        raise ValueError(f"--num-prompts must be at least 1, not {num_prompts}.")
-    if sampling.temperature > 0 and sampling.seed is None:
-        raise ValueError("bench compares outputs: give --seed with --temperature.")
-    if plot and not importlib.util.find_spec("matplotlib"):
-        raise ValueError("--plot needs matplotlib: pip install 'specfast[plot]'.")
-    if baseline is None:
-        return
     if baseline != "transformers":
         raise ValueError(f"--baseline must be 'transformers', not {baseline!r}.")
     if batch_size > 1:
@@ -133,6 +120,6 @@ def _run(settings: BenchSettings, prompts: list[Prompt]) -> BenchReport:
 def _report(report: BenchReport, json: Path | None, plot: Path | None) -> None:
     print_report(report)
     if json:
-        json.write_text(json_text(report.to_dict(), indent=1) + "\n", "utf-8")
+        save_json(report.to_dict(), json)
     if plot:
         draw(report, plot)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specfast.cli.console import json_text, note, write
-from specfast.cli.options import check_folder_of, option
+from specfast.cli.console import note, save_json, write
+from specfast.cli.options import check_counts, check_folder_of, listed, option
 
 if TYPE_CHECKING:
     from specfast.certify import Certificate, SettingResult
@@ -38,7 +38,7 @@ def certify(
     max_prompt_tokens: Annotated[int, option("Longer prompts are cut to so many tokens.")] = 160,
     num_settings: Annotated[
         int | None,
-        option("Only the first so many settings.", unset="all that are needed, at most 12"),
+        option("Only the first so many settings.", unset="all that are needed"),
     ] = None,
     dataset: Annotated[
         Path | None,
@@ -58,15 +58,12 @@ def certify(
     from specfast.proposers.registry import check_method
 
     check_folder_of(json)
-    counts = {
-        "num-prompts": num_prompts,
-        "max-tokens": max_tokens,
-        "max-prompt-tokens": max_prompt_tokens,
-        "num-settings": num_settings,
-    }
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise ValueError(f"--{name} must be at least 1, not {count}.")
+    check_counts(
+        num_prompts=num_prompts,
+        max_tokens=max_tokens,
+        max_prompt_tokens=max_prompt_tokens,
+        num_settings=num_settings,
+    )
     methods = _methods(spec_method, spec_model or DRAFT_OF.get(model))
     drafters = [drafter for config in methods for drafter in variants(config)]
     for drafter in drafters:
@@ -82,7 +79,7 @@ def certify(
         config, drafters, texts, num_prompts, max_prompt_tokens, max_tokens, num_settings
     )
     if json:
-        json.write_text(json_text(certificate.to_dict(), indent=1) + "\n", "utf-8")
+        save_json(certificate.to_dict(), json)
     _conclude(certificate, tokenizer)
 
 
@@ -135,7 +132,7 @@ def _methods(names: str, draft: str | None) -> list[SpeculativeConfig]:
     from specfast.config import SpeculativeConfig
     from specfast.proposers.registry import known_methods, takes_model
 
-    chosen = known_methods() if names == "all" else names.split(",")
+    chosen = known_methods() if names == "all" else listed(names)
     configs = [SpeculativeConfig(m, model=draft if takes_model(m) else None) for m in chosen]
     if names == "all" and draft is None:
         note("draft_model is left out: name a draft by --spec-model.")

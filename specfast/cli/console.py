@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -47,6 +48,10 @@ def write(text: str, *, style: str | None = None) -> None:
 def write_json(value: Any) -> None:
     """One line of JSON on stdout."""
     write(json_text(value) + "\n")
+
+
+def save_json(value: Any, path: Path) -> None:
+    path.write_text(json_text(value, indent=1) + "\n", "utf-8")
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

@@ -89,6 +89,27 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def check_counts(**counts: int | None) -> None:
+    """ValueError for an option below 1; None: not given."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"{flag_of(name)} must be at least 1, not {count}.")
+
+
+def set_threads(threads: int | None) -> None:
+    """CPU threads to compute with; None leaves them as they are."""
+    import torch
+
+    check_counts(threads=threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def listed(text: str) -> list[str]:
+    """The words of a comma-separated option."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model, and how the engine holds it."""
@@ -129,18 +150,8 @@ class ModelOptions:
     def engine_config(self, **more: Any) -> dict[str, Any]:
         """Keyword arguments for EngineConfig, speculation apart; sets the threads."""
         values = asdict(self)
-        threads = values.pop("threads")
-        if threads is not None:
-            _set_threads(threads)
+        set_threads(values.pop("threads"))
         return values | more
-
-
-def _set_threads(threads: int) -> None:
-    import torch
-
-    if threads < 1:
-        raise ValueError(f"--threads must be at least 1, not {threads}.")
-    torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from specfast.cli.console import err_console, note, write
-from specfast.cli.options import grouped, option
+from specfast.cli.options import check_counts, grouped, option, set_threads
 
 if TYPE_CHECKING:
     from specfast.train.draft import DraftResult
@@ -148,8 +148,7 @@ def train_draft(
     from specfast.train.loop import LoopSettings
 
     _set_up(device, threads)
-    if writers < 1:
-        raise ValueError(f"--writers must be at least 1, not {writers}.")
+    check_counts(writers=writers)
     values = asdict(corpus)
     for name in ("prompts", "evaluation"):
         values[name] = tuple(map(str, values[name] or ()))
@@ -200,10 +199,7 @@ def _set_up(device: str, threads: int | None) -> None:
         raise ValueError(f"--device must be cpu or cuda, not {device!r}.")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch sees no GPU here.")
-    if threads is not None:
-        if threads < 1:
-            raise ValueError(f"--threads must be at least 1, not {threads}.")
-        torch.set_num_threads(threads)
+    set_threads(threads)
 
 
 @contextmanager

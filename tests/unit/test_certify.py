@@ -72,6 +72,12 @@ def check():
     return lambda **change: certifier.check(replace(BASE, **change))
 
 
+def test_a_prompt_of_many_chunks_is_no_stall(check, monkeypatch):
+    """A step that only computes a prompt gives nobody a token."""
+    monkeypatch.setattr("specfast.certify.STALLED", 1)
+    assert not check().failures
+
+
 def kinds(result):
     return {f["kind"] for f in result.failures}
 
