@@ -53,6 +53,7 @@ namespace specfast::cuda {
 
 using Stream = void*;  // a cudaStream_t
 
+void rms_norm(const RmsNormParams& p, Stream stream);
 void silu_mul(const SiluMulParams& p, Stream stream);
 
 }  // namespace specfast::cuda

@@ -38,7 +38,7 @@ template <class T>
 using Same = T;  // lets an array type stand before the name
 
 // How many blocks stride over n rows: grid.y and grid.z end at 65535.
-inline unsigned grid_rows(int64_t n) { return (unsigned)(n < 65535 ? n : 65535); }
+inline unsigned grid_rows(int64_t n) { return (unsigned)(n < 8192 ? n : 8192); }
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class... Parameters, class... Arguments>

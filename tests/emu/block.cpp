@@ -17,9 +17,23 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 constexpr size_t kStackBytes = 128 << 10;
-constexpr size_t kPage = 4096;  // the lowest of a stack, which overflow must not pass
+constexpr size_t kPage = 4096;  // the lowest of a stack faults, so that no overflow passes it
 
 thread_local Block* running = nullptr;
+
+bool same(const Site& a, const Site& b) {
+  return a.line == b.line && !strcmp(a.op, b.op) && !strcmp(a.file, b.file);
+}
+
+// 0, 1, 2, ... as the schedule says.
+template <class T>
+void put_in_order(std::vector<T>& order, std::mt19937_64& random) {
+  std::iota(order.begin(), order.end(), T(0));
+  if (schedule.order == Order::reverse) std::reverse(order.begin(), order.end());
+  if (schedule.order == Order::random) std::shuffle(order.begin(), order.end(), random);
+}
+
+}  // namespace
 
 void print_place() {
   if (!running) return;
@@ -31,12 +45,6 @@ void print_place() {
   fprintf(stderr, "\n");
 }
 
-bool same(const Site& a, const Site& b) {
-  return a.line == b.line && !strcmp(a.op, b.op) && !strcmp(a.file, b.file);
-}
-
-}  // namespace
-
 void fail(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
@@ -47,56 +55,46 @@ void fail(const char* format, ...) {
   abort();
 }
 
-void Thread::wait() {
-  state = waiting;
-  fiber.yield();
-}
-
-void meet(Site site, uint32_t mask, const void* in, size_t in_size, void* out,
-          void (*complete)(Thread*, uint32_t, const void*), const void* body) {
-  Thread& me = *current;
-  Block& block = *me.block;
-  Thread* first = &me - me.lane;
-  if (!(mask >> me.lane & 1)) fail("%s: lane %d is not in its mask %#x", site.op, me.lane, mask);
-  for (int lane = 0; lane < 32; lane++)
-    if (mask >> lane & 1 &&
-        (first->rank + lane >= block.size_ || first[lane].state == Thread::done))
-      fail("%s: lane %d of mask %#x has exited", site.op, lane, mask);
-  Meeting& meeting = block.warps_[me.rank / 32].meetings[__builtin_ctz(mask)];
+// The current thread joins its warp's collective, or is told why it can't.
+Meeting& Block::arrive(Site site, uint32_t mask, size_t in_size) {
+  int lane = current->lane;
+  Warp& warp = *current->warp;
+  if (!(mask >> lane & 1)) fail("%s: lane %d is not in its mask %#x", site.op, lane, mask);
+  if (uint32_t gone = mask & ~warp.alive)
+    fail("%s: lanes %#x of mask %#x have exited", site.op, gone, mask);
+  Meeting& meeting = warp.meetings[__builtin_ctz(mask)];
   if (!meeting.arrived) meeting.site = site, meeting.mask = mask, meeting.in_size = in_size;
   const Site& other = meeting.site;
   if (meeting.mask != mask || meeting.in_size != in_size || !same(other, site))
     fail("%s at %s:%d, mask %#x, meets %s at %s:%d, mask %#x", site.op, site.file, site.line, mask,
          other.op, other.file, other.line, meeting.mask);
-  me.site = site, me.in = in, me.out = out;
-  meeting.arrived |= 1u << me.lane;
-  if (meeting.arrived != mask) return me.wait();
-  meeting.arrived = 0;
-  complete(first, mask, body);
-  for (int lane = 0; lane < 32; lane++)
-    if (mask >> lane & 1) first[lane].state = Thread::ready;
+  meeting.arrived |= 1u << lane;
+  warp.waiting |= 1u << lane;
+  return meeting;
 }
 
-int barrier(Site site, bool predicate) {
-  Thread& me = *current;
-  Block& block = *me.block;
-  if (block.alive_ < block.size_)
-    fail("%s: %d threads of the block have exited", site.op, block.size_ - block.alive_);
-  if (!block.arrived_) block.barrier_site_ = site, block.predicates_ = 0;
-  const Site& other = block.barrier_site_;
+void Block::wait(Site site) {
+  current->site = site;
+  current->state = Thread::waiting;
+  current->fiber.yield();
+}
+
+int Block::barrier(Site site, bool predicate) {
+  if (alive_ < size_) fail("%s: %d threads of the block have exited", site.op, size_ - alive_);
+  if (!arrived_) barrier_site_ = site, predicates_ = 0;
+  const Site& other = barrier_site_;
   if (!same(other, site))
     fail("%s at %s:%d meets %s at %s:%d", site.op, site.file, site.line, other.op, other.file,
          other.line);
-  me.site = site;
-  block.predicates_ += predicate;
-  if (++block.arrived_ < block.size_) {
-    me.wait();
+  predicates_ += predicate;
+  if (++arrived_ < size_) {
+    wait(site);
   } else {
-    block.arrived_ = 0;
-    block.last_predicates_ = block.predicates_;
-    for (int i = 0; i < block.size_; i++) block.threads_[i].state = Thread::ready;
+    arrived_ = 0;
+    last_predicates_ = predicates_;
+    for (Warp& warp : warps_) warp.release(warp.alive);
   }
-  return block.last_predicates_;  // nobody can complete the next barrier without this thread
+  return last_predicates_;  // no later barrier can have completed without this thread
 }
 
 Block::~Block() {
@@ -127,41 +125,44 @@ void Block::grow(int num_threads) {
 
 void Block::run_thread(Thread& thread) {
   launch->body();
-  thread.state = Thread::done;
-  thread.copies.clear();
-  alive_--;
+  Warp& warp = *thread.warp;
   if (arrived_)
     fail("this thread exits, %d wait in %s at %s:%d", arrived_, barrier_site_.op,
          barrier_site_.file, barrier_site_.line);
-  for (const Meeting& meeting : warps_[thread.rank / 32].meetings)
-    if (meeting.arrived && meeting.mask >> thread.lane & 1)
+  for (const Meeting& meeting : warp.meetings)
+    if (warp.waiting && meeting.arrived && meeting.mask >> thread.lane & 1)
       fail("this thread exits, its warp waits for it in %s at %s:%d", meeting.site.op,
            meeting.site.file, meeting.site.line);
+  thread.state = Thread::done;
+  thread.copies.clear();
+  warp.alive &= ~(1u << thread.lane);
+  alive_--;
 }
 
 void Block::run(const Launch& of, uint64_t rank) {
   launch = &of, index = of.grid.at(rank), running = this;
   size_ = alive_ = (int)of.block.count();
   grow(size_);
-  random_.seed(schedule.seed * 1000003 + rank);
   shared.start(of.shared_bytes);
+  warps_.assign((size_t)(size_ + 31) / 32, Warp{});
   for (int i = 0; i < size_; i++) {
-    threads_[i].state = Thread::ready;
-    threads_[i].index = of.block.at((uint64_t)i);
+    Thread& thread = threads_[i];
+    thread.state = Thread::ready;
+    thread.index = of.block.at((uint64_t)i);
+    thread.warp = &warps_[(size_t)i / 32];
+    thread.warp->threads = &threads_[i - thread.lane];
+    thread.warp->alive |= 1u << thread.lane;
   }
-  warps_.assign((size_t)(size_ + 31) / 32, Warp());
   warp_order_.resize(warps_.size());
   lane_order_.resize(32);
-  for (std::vector<int>* order : {&warp_order_, &lane_order_}) {
-    std::iota(order->begin(), order->end(), 0);
-    if (schedule.order == Order::reverse) std::reverse(order->begin(), order->end());
-  }
+  random_.seed(schedule.seed * 1000003 + rank);
+  put_in_order(warp_order_, random_);
+  put_in_order(lane_order_, random_);
   while (alive_) {
-    if (schedule.order == Order::random)
-      std::shuffle(warp_order_.begin(), warp_order_.end(), random_);
     bool any = false;
     for (int warp : warp_order_) any |= advance(warp);
     if (!any) deadlock();
+    if (schedule.order == Order::random) put_in_order(warp_order_, random_);
   }
   shared.finish();
   running = nullptr;
@@ -171,8 +172,7 @@ void Block::run(const Launch& of, uint64_t rank) {
 bool Block::advance(int warp) {
   bool any = false, moved;
   do {
-    if (schedule.order == Order::random)
-      std::shuffle(lane_order_.begin(), lane_order_.end(), random_);
+    if (schedule.order == Order::random) put_in_order(lane_order_, random_);
     moved = false;
     for (int lane : lane_order_) {
       int rank = warp * 32 + lane;
@@ -207,10 +207,8 @@ void run(const Launch& launch) {
   if (launch.shared_bytes > kMaxShared)
     fail("%s: %zu bytes of dynamic shared memory", launch.kernel, launch.shared_bytes);
   std::vector<uint64_t> order(blocks);
-  std::iota(order.begin(), order.end(), 0);
-  if (schedule.order == Order::reverse) std::reverse(order.begin(), order.end());
-  if (schedule.order == Order::random)
-    std::shuffle(order.begin(), order.end(), std::mt19937_64(schedule.seed));
+  std::mt19937_64 random(schedule.seed);
+  put_in_order(order, random);
 
   static std::mutex mutex;
   static std::vector<std::unique_ptr<Block>> pool;
@@ -234,3 +232,7 @@ void run(const Launch& launch) {
 }
 
 }  // namespace emu
+
+// What sanitizers call when they report.
+extern "C" __attribute__((visibility("default"))) void __asan_on_error() { emu::print_place(); }
+extern "C" __attribute__((visibility("default"))) void __ubsan_on_report() { emu::print_place(); }

@@ -1,11 +1,11 @@
-// A block of threads that are fibers on one OS thread, what its threads do together, and its shared
-// memory. Kernels see none of this: cuda_emu.h spells it as CUDA does.
+// A block of threads that are fibers of one OS thread, what they do together, and their launch.
+// Kernels see none of this: cuda_emu.h spells it as CUDA does.
 //
-// A block is run warp by warp: a thread runs until it waits at a barrier or for its warp, so a
-// warp gets as far as it can before the next one moves. Which thread or warp is next is the
-// Order's choice; a kernel whose result depends on it lacks a barrier.
+// A thread runs until it waits for its warp or its block; a warp gets as far as it can before the
+// next one moves. Who is next is the schedule's choice, so a kernel whose result depends on it
+// lacks a barrier. Blocks run on a few OS threads at once. Not modelled: the order in which other
+// blocks see memory, and time.
 #pragma once
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <random>
@@ -32,79 +32,57 @@ struct Schedule {
 };
 inline Schedule schedule;  // of every launch from now on
 
-// Prints the message with the kernel, block and thread that run, and aborts.
+void print_place();  // to stderr: the kernel, block and thread that run here
+
+// Prints the message and the kernel, block and thread that run, and aborts.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* format, ...);
 
-// Where a collective stands in the source. All threads that meet must have called the same one.
+// Where a barrier or a collective stands in the source: all who meet must stand at the same one.
 struct Site {
-  const char* op;
-  const char* file;
+  const char *op, *file;
   int line;
 };
+// The last parameter of `op`; its default is where the call stands.
 #define EMU_SITE(op) emu::Site site = {op, __builtin_FILE(), __builtin_LINE()}
 
 class Block;
+struct Warp;
 
 struct Thread {
   enum State { ready, waiting, done };
 
   Block* block;
+  Warp* warp;
   dim3 index;
   int rank, lane;
   State state = done;
   Site site;       // where it waits
-  const void* in;  // what it brings to its warp's collective, and where the result goes
+  const void* in;  // what it brings to a collective, and where it wants the result
   void* out;
   CopyQueue copies;
   Fiber fiber;
-
-  void wait();
 };
 
 inline thread_local Thread* current = nullptr;  // null between threads
 
-// A warp's collective under way. Those of disjoint masks may overlap in time; each is kept under
-// its lowest lane.
+// A warp's collective under way.
 struct Meeting {
   Site site;
-  uint32_t mask = 0, arrived = 0;
-  size_t in_size = 0;
+  size_t in_size;
+  uint32_t mask, arrived = 0;
 };
 
 struct Warp {
-  Meeting meetings[32];
+  Thread* threads;
+  uint32_t alive;        // lanes that have not exited
+  uint32_t waiting;      // lanes in a meeting
+  Meeting meetings[32];  // by lowest lane: those of disjoint masks may go on at once
+
+  void release(uint32_t lanes) {
+    waiting &= ~lanes;
+    for (; lanes; lanes &= lanes - 1) threads[__builtin_ctz(lanes)].state = Thread::ready;
+  }
 };
-
-// The lanes of a collective when all have arrived.
-template <class Out, class In>
-struct Lanes {
-  uint32_t mask;
-  Thread* first;
-
-  bool has(int lane) const { return mask >> lane & 1; }
-  const In& in(int lane) const { return *static_cast<const In*>(first[lane].in); }
-  Out& out(int lane) const { return *static_cast<Out*>(first[lane].out); }
-};
-
-// Waits until every lane of mask has arrived; the last one calls complete(warp's first thread).
-void meet(Site site, uint32_t mask, const void* in, size_t in_size, void* out,
-          void (*complete)(Thread* first, uint32_t mask, const void* body), const void* body);
-
-// body(lanes), called once, fills lanes.out(i) for every lane i of the mask.
-template <class Out, class In, class Body>
-Out collective(Site site, uint32_t mask, const In& in, const Body& body) {
-  Out out;
-  meet(
-      site, mask, &in, sizeof in, &out,
-      [](Thread* first, uint32_t mask, const void* body) {
-        (*static_cast<const Body*>(body))(Lanes<Out, In>{mask, first});
-      },
-      &body);
-  return out;
-}
-
-// Waits for the whole block; how many threads brought true.
-int barrier(Site site, bool predicate);
 
 struct Launch {
   const char* kernel;
@@ -113,31 +91,36 @@ struct Launch {
   std::function<void()> body;  // of one thread
 };
 
+void run(const Launch& launch);
+
 class Block {
  public:
   Block() = default;
-  ~Block();
   Block(const Block&) = delete;
+  ~Block();
 
   void run(const Launch& launch, uint64_t rank);
+
+  // Both are called by the current thread. The last to arrive completes and the others go on.
+  int barrier(Site site, bool predicate);  // how many threads brought true
+  template <class Complete>
+  void meet(Site site, uint32_t mask, const void* in, size_t in_size, void* out,
+            const Complete& complete);
 
   const Launch* launch = nullptr;
   dim3 index;
   SharedMemory shared;
 
  private:
-  friend void meet(Site, uint32_t, const void*, size_t, void*,
-                   void (*)(Thread*, uint32_t, const void*), const void*);
-  friend int barrier(Site, bool);
-
+  Meeting& arrive(Site site, uint32_t mask, size_t in_size);
+  void wait(Site site);
   void grow(int num_threads);
-  bool advance(int warp);
   void run_thread(Thread& thread);
+  bool advance(int warp);
   [[noreturn]] void deadlock();
 
-  int size_ = 0, alive_ = 0;
+  int size_ = 0, alive_ = 0, capacity_ = 0;
   std::unique_ptr<Thread[]> threads_;
-  int capacity_ = 0;
   unsigned char* stacks_ = nullptr;
   std::vector<Warp> warps_;
   std::vector<int> warp_order_, lane_order_;
@@ -146,6 +129,41 @@ class Block {
   int arrived_ = 0, predicates_ = 0, last_predicates_ = 0;
 };
 
-void run(const Launch& launch);
+// --- a collective, over the types that its lanes bring and get ---
+
+template <class Out, class In>
+struct Lanes {
+  uint32_t mask;
+  Thread* threads;
+
+  const In& in(int lane) const { return *static_cast<const In*>(threads[lane].in); }
+  Out& out(int lane) const { return *static_cast<Out*>(threads[lane].out); }
+  bool has(int lane) const { return mask >> lane & 1; }
+  template <class Body>
+  void each(const Body& body) const {  // lowest lane first
+    for (uint32_t rest = mask; rest; rest &= rest - 1) body(__builtin_ctz(rest));
+  }
+};
+
+// When all lanes of mask have arrived, one of them runs complete(lanes), which sets every out.
+template <class Out, class In, class Complete>
+Out collective(Site site, uint32_t mask, const In& in, const Complete& complete) {
+  Out out;
+  current->block->meet(site, mask, &in, sizeof in, &out,
+                       [&](Thread* first) { complete(Lanes<Out, In>{mask, first}); });
+  return out;
+}
+
+template <class Complete>
+void Block::meet(Site site, uint32_t mask, const void* in, size_t in_size, void* out,
+                 const Complete& complete) {
+  Warp& warp = *current->warp;
+  Meeting& meeting = arrive(site, mask, in_size);
+  current->in = in, current->out = out;
+  if (meeting.arrived != mask) return wait(site);
+  meeting.arrived = 0;
+  complete(warp.threads);
+  warp.release(mask);
+}
 
 }  // namespace emu

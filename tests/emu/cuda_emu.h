@@ -39,18 +39,19 @@ EMU_VECTOR(float, float, 16)
 #undef EMU_VECTOR
 
 // --- barriers ---
-inline void __syncthreads(EMU_SITE("__syncthreads")) { emu::barrier(site, false); }
+inline void __syncthreads(EMU_SITE("__syncthreads")) { emu::current->block->barrier(site, false); }
 inline int __syncthreads_count(int predicate, EMU_SITE("__syncthreads_count")) {
-  return emu::barrier(site, predicate != 0);
+  return emu::current->block->barrier(site, predicate != 0);
 }
 inline int __syncthreads_or(int predicate, EMU_SITE("__syncthreads_or")) {
-  return emu::barrier(site, predicate != 0) != 0;
+  return emu::current->block->barrier(site, predicate != 0) != 0;
 }
 inline int __syncthreads_and(int predicate, EMU_SITE("__syncthreads_and")) {
-  return emu::barrier(site, predicate == 0) == 0;
+  return emu::current->block->barrier(site, predicate == 0) == 0;
 }
 inline void __syncwarp(uint32_t mask = 0xffffffff, EMU_SITE("__syncwarp")) {
-  emu::collective<char>(site, mask, (char)0, [](const auto&) {});
+  struct Nothing {};
+  emu::collective<Nothing>(site, mask, Nothing(), [](const auto&) {});
 }
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_block() { __threadfence(); }
@@ -69,27 +70,25 @@ template <class T>
 T shuffle(Site site, uint32_t mask, T value, int source) {
   static_assert(std::is_arithmetic<T>::value && sizeof(T) >= 4, "as CUDA's overloads");
   return collective<T>(site, mask, Shuffled<T>{value, source}, [site](const auto& lanes) {
-    for (int lane = 0; lane < 32; lane++) {
-      if (!lanes.has(lane)) continue;
+    lanes.each([&](int lane) {
       int source = lanes.in(lane).source;
       if (!lanes.has(source))
-        fail("%s: lane %d reads lane %d, which is not in mask %#x", site.op, lane, source,
-             lanes.mask);
+        fail("%s: lane %d reads lane %d, mask %#x", site.op, lane, source, lanes.mask);
       lanes.out(lane) = lanes.in(source).value;
-    }
+    });
   });
 }
 
-// One result for all: the fold of the values, lowest lane first.
+// All get the fold of all values, lowest lane first.
 template <class T, class Fold>
 T reduce(Site site, uint32_t mask, T value, Fold fold) {
   return collective<T>(site, mask, value, [fold](const auto& lanes) {
     int first = __builtin_ctz(lanes.mask);
     T total = lanes.in(first);
-    for (int lane = first + 1; lane < 32; lane++)
-      if (lanes.has(lane)) total = fold(total, lanes.in(lane));
-    for (int lane = first; lane < 32; lane++)
-      if (lanes.has(lane)) lanes.out(lane) = total;
+    lanes.each([&](int lane) {
+      if (lane > first) total = fold(total, lanes.in(lane));
+    });
+    lanes.each([&](int lane) { lanes.out(lane) = total; });
   });
 }
 
@@ -132,13 +131,12 @@ template <class T>
 unsigned __match_any_sync(uint32_t mask, T value, EMU_SITE("__match_any_sync")) {
   static_assert(std::is_arithmetic<T>::value && sizeof(T) >= 4, "as CUDA's overloads");
   return emu::collective<unsigned>(site, mask, value, [](const auto& lanes) {
-    for (int lane = 0; lane < 32; lane++) {
-      if (!lanes.has(lane)) continue;
+    lanes.each([&](int lane) {
       lanes.out(lane) = 0;
-      for (int other = 0; other < 32; other++)
-        if (lanes.has(other) && !memcmp(&lanes.in(lane), &lanes.in(other), sizeof(T)))
-          lanes.out(lane) |= 1u << other;
-    }
+      lanes.each([&](int other) {
+        if (!memcmp(&lanes.in(lane), &lanes.in(other), sizeof(T))) lanes.out(lane) |= 1u << other;
+      });
+    });
   });
 }
 template <class T>

@@ -1,22 +1,24 @@
 // What a test of a CUDA kernel needs, on a GPU (nvcc) or in emulation (g++): memory that notices
 // writes beside it, and a run in every order of threads.
 //
-//   Device<float> x(values), out(n);                  out holds NaN
-//   auto got = everywhere([&] {                       the body runs once an order, and must give
-//   the
-//     Device<float> out(n);                           same bytes each time
-//     specfast::cuda::silu_mul(params(x, out), nullptr);
+//   auto got = everywhere([&] {     the body runs once an order and must give the same bytes
+//     Device<float> in(x), out(n);  out holds NaN
+//     specfast::cuda::silu_mul(params(in, out), nullptr);
 //     return out.host();
 //   });
 //   CHECK_BYTES(got, expected);
 #pragma once
 #include <algorithm>
+#include <cstdlib>
 #include <random>
 #include <vector>
 
 #include "../cpp/check.h"
 #include "cuda/launch.cuh"
 #include "poison.h"
+#if !defined(__CUDACC__)
+#include <sys/mman.h>
+#endif
 
 namespace device {
 
@@ -34,38 +36,40 @@ inline void* allocate(size_t bytes) {
   require(cudaMallocManaged(&p, bytes));
   return p;
 }
-inline void release(void* p) { require(cudaFree(p)); }
+inline void release(void* p, size_t) { require(cudaFree(p)); }
 #else
 inline void synchronize() {}
+// Pages that nobody touches do not exist, so this may be larger than the machine's memory.
 inline void* allocate(size_t bytes) {
-  return std::aligned_alloc(kEdge, (bytes + kEdge - 1) / kEdge * kEdge);
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) emu::fail("no address space for %zu bytes", bytes);
+  return p;
 }
-inline void release(void* p) { std::free(p); }
+inline void release(void* p, size_t bytes) { munmap(p, bytes); }
 #endif
 
-// n elements that a kernel may use, poisoned unless values are given.
+// n elements that kernels may use; poison unless values are given.
 template <class T>
 class Device {
  public:
-  explicit Device(size_t n) : size_(n) {
-    memory_ = static_cast<unsigned char*>(allocate(2 * kEdge + bytes()));
-    emu::poison(memory_, kEdge);
-    emu::poison(data(), bytes());
-    emu::poison(memory_ + kEdge + bytes(), kEdge);
-    ASAN_POISON_MEMORY_REGION(memory_, kEdge);
-    ASAN_POISON_MEMORY_REGION(memory_ + kEdge + bytes(), kEdge);
-  }
+  explicit Device(size_t n) : Device(n, kSparse) { emu::poison(data(), n * sizeof(T)); }
   Device(const std::vector<T>& values) : Device(values.size()) {  // NOLINT: implicit on purpose
     std::copy(values.begin(), values.end(), data());
   }
   Device(const Device&) = delete;
   ~Device() {
     synchronize();
-    ASAN_UNPOISON_MEMORY_REGION(memory_, 2 * kEdge + bytes());
-    CHECK(emu::is_poison(memory_, kEdge));                    // written before its begin
-    CHECK(emu::is_poison(memory_ + kEdge + bytes(), kEdge));  // written past its end
-    release(memory_);
+    ASAN_UNPOISON_MEMORY_REGION(memory_, total());
+    if (!emu::is_poison(memory_, kEdge)) check::fail(__FILE__, __LINE__) << "a write before it\n";
+    if (!emu::is_poison(data() + size_, kEdge))
+      check::fail(__FILE__, __LINE__) << "a write past its " << size_ << " elements\n";
+    release(memory_, total());
   }
+
+  // n elements that are 0, of which memory holds only the pages touched: n may pass 2^32, to prove
+  // that offsets are int64. Needs an overcommitting kernel (vm.overcommit_memory 0 or 1).
+  static Device sparse(size_t n) { return Device(n, kSparse); }
 
   T* data() const { return reinterpret_cast<T*>(memory_ + kEdge); }
   size_t size() const { return size_; }
@@ -75,29 +79,46 @@ class Device {
   }
 
  private:
-  size_t bytes() const { return size_ * sizeof(T); }
+  enum Sparse { kSparse };
+  Device(size_t n, Sparse) : size_(n) {
+    memory_ = static_cast<unsigned char*>(allocate(total()));
+    emu::poison(memory_, kEdge);
+    emu::poison(data() + n, kEdge);
+    ASAN_POISON_MEMORY_REGION(memory_, kEdge);
+    ASAN_POISON_MEMORY_REGION(data() + n, kEdge);
+  }
+  size_t total() const { return size_ * sizeof(T) + 2 * kEdge; }
+
   size_t size_;
   unsigned char* memory_;
 };
 
-// The outputs of body() in forward, reverse and random order of threads, blocks and warps, which
-// must be the same bytes; on a GPU body runs once. body returns a vector.
+#if !defined(__CUDACC__)
+// The outputs of body() in forward, reverse and random order of threads, warps and blocks.
+template <class Body>
+auto in_each_order(const Body& body) {
+  std::vector<decltype(body())> outputs;
+  for (emu::Order order : {emu::Order::forward, emu::Order::reverse, emu::Order::random}) {
+    emu::schedule.order = order;
+    outputs.push_back(body());
+  }
+  emu::schedule = {};
+  return outputs;
+}
+#endif
+
+// The vector that body() gives: on a GPU of one run, in emulation of every order, which must give
+// the same bytes.
 template <class Body>
 auto everywhere(const Body& body) {
 #if defined(__CUDACC__)
   return body();
 #else
-  auto in_order = [&](emu::Order order) {
-    emu::schedule.order = order;
-    auto output = body();
-    emu::schedule = {};
-    return output;
-  };
-  auto expected = in_order(emu::Order::forward);
-  auto in_reverse = in_order(emu::Order::reverse), at_random = in_order(emu::Order::random);
-  CHECK_BYTES(in_reverse, expected);
-  CHECK_BYTES(at_random, expected);
-  return expected;
+  auto outputs = in_each_order(body);
+  const auto &forward = outputs[0], &reverse = outputs[1], &random = outputs[2];
+  CHECK_BYTES(reverse, forward);
+  CHECK_BYTES(random, forward);
+  return forward;
 #endif
 }
 

@@ -1,6 +1,5 @@
 // What memory holds before it is written: NaN as float, as bf16 and as half, absurd as an index.
 #pragma once
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -17,15 +16,16 @@ namespace emu {
 constexpr uint32_t kPoison = 0xffcdffcd;
 
 inline void poison(void* data, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 4)
-    memcpy(static_cast<char*>(data) + i, &kPoison, std::min<size_t>(4, bytes - i));
+  auto p = static_cast<unsigned char*>(data);
+  for (; bytes >= 4; p += 4, bytes -= 4) memcpy(p, &kPoison, 4);
+  memcpy(p, &kPoison, bytes);
 }
 
 inline bool is_poison(const void* data, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 4)
-    if (memcmp(static_cast<const char*>(data) + i, &kPoison, std::min<size_t>(4, bytes - i)))
-      return false;
-  return true;
+  auto p = static_cast<const unsigned char*>(data);
+  for (; bytes >= 4; p += 4, bytes -= 4)
+    if (memcmp(p, &kPoison, 4)) return false;
+  return !memcmp(p, &kPoison, bytes);
 }
 
 }  // namespace emu
