@@ -244,6 +244,22 @@ def test_a_gap_is_caught_up_within_the_rows_and_drafts_wait_for_it(eager):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_who_is_behind_for_longer_than_a_step_waits_and_the_others_are_drafted_for(eager, shape):
+    """The target takes the long prompt from its prefix cache; the draft has yet to see it."""
+    prompts, params = [[7] * 41, [6, 7]], params_of(GREEDY, 20)
+    engine = make_engine(ToyModel(), nodes=SHAPES[shape], max_num_seqs=2, max_num_batched_tokens=16)
+    run(engine, prompts[:1], params_of(GREEDY, 20, speculative=False))
+    engine._guard = engine.proposer  # whatever it raises is to be seen
+    seen = recorded(engine)
+    check_streams(prompts, run(engine, prompts, params), params)
+    assert engine.scheduler.stats.num_prefix_hit_tokens == 40
+    first, second = ([len(ids) for ids, *_ in seen if ids[0] == p[0]] for p in prompts)
+    assert min(first) > 42 and len(first) > 1 and len(second) > 1
+    for ids, drafts, parents, _ in seen:
+        assert trunk(drafts, parents) == target_stream(ids, params, depth_of(parents))[len(ids) :]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])
 def test_off_and_on_again(eager, shape, sampling):
     """While nothing may be drafted the draft sees nothing; then it catches up and is right."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given
 
 from specfast.config import SamplingParams, SpeculativeConfig
 from specfast.proposers import hybrid
@@ -68,6 +72,51 @@ def test_a_graft_adds_only_what_is_new_and_stays_within_the_nodes():
     behind = tree((5, -1, 0.9))
     graft(behind, tree((1, -1, 0.5), (2, 0, 0.5)), 0, 64)
     assert list(zip(behind.tokens, behind.parents)) == [(5, -1), (1, 0), (2, 1)]
+
+
+@st.composite
+def grown(draw, depth, nodes):
+    """A tree within these limits, as a source may draft it: siblings are distinct."""
+    found, depths, taken = DraftTree(), [], set()
+    for _ in range(draw(st.integers(0, nodes))):
+        parents = [-1, *(i for i, d in enumerate(depths) if d + 1 < depth)]
+        parent = draw(st.sampled_from([parents[-1], *parents]))
+        token = draw(st.integers(1, 4))
+        if (parent, token) not in taken:
+            taken.add((parent, token))
+            found.add(token, parent, draw(st.sampled_from([0.3, 0.8, 1.0])))
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    return found
+
+
+def paths(found):
+    """Every node, as the tokens on the way to it."""
+    seen = []
+    for token, parent in zip(found.tokens, found.parents):
+        seen.append((*(seen[parent] if parent >= 0 else ()), token))
+    return seen
+
+
+@given(st.data(), st.integers(1, 5), st.integers(0, 8))
+def test_what_is_grafted_stays_within_depth_and_nodes(data, depth, more):
+    nodes = depth + more
+    own, found = (data.draw(grown(depth, nodes)) for _ in range(2))
+    proposer, asked = make_hybrid(), []
+
+    def continuation(seq, depth, nodes, behind):
+        asked.append((behind, data.draw(grown(depth, nodes))))
+        return asked[0][1]
+
+    proposer._retrieval = SimpleNamespace(continuation=continuation)
+    tree = proposer._grafted(None, own, found, depth, nodes)
+    Proposal.trees([tree]).check(np.array([[depth, nodes]]), 40)
+    assert len(set(paths(tree))) == len(tree), "siblings are distinct"
+    assert paths(tree)[: len(own)] == paths(own)
+    known = {*paths(own), *paths(found)}
+    for behind, tail in asked:
+        assert tuple(behind) in paths(own)
+        known |= {(*behind, *path) for path in paths(tail)}
+    assert set(paths(tree)) <= known
 
 
 def test_watchdog_rests_longer_each_time_and_wakes_for_good():
@@ -157,6 +206,15 @@ def test_the_watchdog_rests_a_drafter_that_brings_nothing(monkeypatch):
     outputs = run(engine, [prompt], PARAMS)
     assert outputs[0].outputs[0].token_ids == target_stream(prompt, PARAMS, 40)[len(prompt) :]
     assert FRUITLESS <= len(drafter.asked) < 20
+
+
+def test_a_drafter_that_is_not_asked_is_not_judged():
+    proposer, seq = make_hybrid(drafter=Knowing({})), SimpleNamespace(seq_id=0)
+    result = SimpleNamespace(decided=lambda row, proposal: [(6, True), (8, True)])
+    for _ in range(30):
+        assert proposer._asks_drafter(seq, DraftTree())
+        proposer._asked[0] = FORK, DraftTree()  # retrieval was sure enough
+        proposer.observe(SimpleNamespace(seqs=[seq]), None, None, result)
 
 
 def test_retrieval_goes_on_behind_the_drafter(monkeypatch):

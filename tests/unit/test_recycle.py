@@ -247,3 +247,31 @@ def test_of_one_tokens_rows_the_committed_one_stays(path):
     proposer.observe(batch, proposal, forward, result)
     assert list(successors_of(proposer._adjacency, 7)) == [11 + path[-1]]
     assert list(successors_of(proposer._adjacency, 3)) == [10]
+
+
+def test_every_row_teaches_its_own_token_and_padding_none():
+    """Trees of 1, 3 and no nodes side by side, and a prompt that is not at its end."""
+    config = SpeculativeConfig("recycle", num_speculative_tokens=4)
+    proposer = RecycleProposer(config, Target(ToyModel(), None, None))
+    trees = [([7], [-1]), ([8, 9, 10], [-1, 0, -1]), ([], []), ([], [])]
+    proposal = Proposal.trees([DraftTree(t, p, [1.0] * len(t)) for t, p in trees])
+    texts, base = [[1, 2], [3, 4, 5], [6] * 5, [11, 12]], [0, 2, -1, 6]
+    fed = [2, 7, 5, 8, 9, 10, 12]  # each row's token: a last one or a draft
+    rows = len(fed)
+    forward = SimpleNamespace(
+        top=SimpleNamespace(
+            token_ids=20 + torch.arange(rows, dtype=torch.int32)[:, None],
+            logits=torch.zeros(rows, 1),
+        ),
+        row_base=torch.tensor(base),
+        row_seq=np.array([0, 0, 1, 1, 1, 1, 3]),
+        decided_positions=torch.tensor([2, 3, 3, 4, 5, 4, 2]),
+    )
+    result = SimpleNamespace(
+        path=torch.tensor([[0, -1, -1], [2, -1, -1], [-1] * 3, [-1] * 3]),
+        num_accepted=torch.tensor([1, 1, 0, 0]),
+    )
+    batch = SimpleNamespace(seqs=[SimpleNamespace(token_ids=t) for t in texts])
+    proposer.observe(batch, proposal, forward, result)
+    known = {t: list(successors_of(proposer._adjacency, t)) for t in range(40)}
+    assert {t: s for t, s in known.items() if s} == {t: [20 + i] for i, t in enumerate(fed)}

@@ -340,6 +340,18 @@ def test_trees_are_valid_within_any_limits(texts, data):
         assert all(0 < c <= 1 for c in tree.confidence)
 
 
+@pytest.mark.parametrize("depth", range(1, 8))
+def test_limits_are_used_to_the_full(depth):
+    """By a text that only repeats as far as its depth, by one that branches all its nodes."""
+    p, rng = proposer(min_token_prob=0.0), np.random.default_rng(0)
+    seqs = [FakeSequence(0, [1, 2, 3] * 9), FakeSequence(1, rng.integers(0, 3, 90).tolist())]
+    for nodes in (depth, depth + 1, 20):
+        limits = np.array([[depth, nodes]] * 2, np.int32)
+        chain, tree = p.propose(FakeBatch(seqs, limits)).to_trees()
+        assert chain.tokens == ([1, 2, 3] * 3)[:depth]
+        assert len(tree) == min(nodes, sum(3**d for d in range(1, depth + 1)))
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), text_of, st.integers(0, 4)), max_size=12))
 def test_state_never_matters(events):
     """Growth, catching up late, release, shrinking: each draft is that of a new proposer."""

@@ -161,6 +161,7 @@ def test_a_later_request_is_drafted_for_again(caplog):
     later = run(engine, PROMPTS, PARAMS)
     check(later)
     assert all(o.metrics.num_draft_tokens for o in later)
+    assert not engine._guard._blamed and not engine.budget._switched_off, "of those that are gone"
 
 
 def test_siblings_that_repeat_are_harmless():
