@@ -213,7 +213,9 @@ def _check_admissible(arm: EngineArm, name: str, ids: list[int]) -> None:
     try:
         arm.engine.check_admissible(ids, arm.params)
     except ValueError as error:
-        raise ValueError(f"Prompt {name}: {error}") from None
+        raise ValueError(
+            f"Prompt {name}: {error} Or choose others by --categories or --dataset."
+        ) from None
 
 
 def _arm(

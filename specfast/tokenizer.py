@@ -60,7 +60,10 @@ class Tokenizer:
         return cls(backend, special_tokens, _eos_ids(folder), _template_of(folder, config))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Special tokens spelled out in the text become their ids."""
+        """Special tokens spelled out in the text become their ids. ValueError for half characters,
+        as Python makes of bytes that are no UTF-8.
+        """
+        _check_unicode(text)
         return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -100,6 +103,16 @@ class Tokenizer:
 
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self._backend.token_to_id(token)
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise ValueError(
+            f"The text is no Unicode at character {error.start} ({half!a}); give UTF-8."
+        ) from None
 
 
 def _by_token(target: Tokenizer, draft: Tokenizer) -> str | None:

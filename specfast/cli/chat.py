@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-from specfast.cli.console import first_interrupt, note
+from specfast.cli.console import first_interrupt, note, warn
 from specfast.cli.generate import check_show_drafts, report_errors, stream, summary
 from specfast.cli.options import (
     ModelOptions,
@@ -60,6 +60,12 @@ def _converse(llm: LLM, params: SamplingParams, system: str | None, drafts: bool
             continue
         messages.append({"role": "user", "content": line})
         prompt = llm.tokenizer.encode_chat(messages)
+        try:
+            llm.engine.check_admissible(prompt, params)
+        except ValueError as error:  # too long by now: what was said is not lost
+            warn(f"{error} The message is left out; /reset starts anew.")
+            messages.pop()
+            continue
         with first_interrupt() as stop:
             output = stream(llm, prompt, params, drafts, stop.is_set)
         messages.append({"role": "assistant", "content": output.outputs[0].text})

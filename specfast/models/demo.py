@@ -42,8 +42,14 @@ def here() -> Path | None:
 
 
 def cache_dir() -> Path:
-    """$XDG_CACHE_HOME/specfast, by default ~/.cache/specfast."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specfast"
+    """$XDG_CACHE_HOME/specfast, by default ~/.cache/specfast. ValueError for who has no home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specfast"
+    except RuntimeError as error:
+        raise ValueError(
+            "There is no home folder to keep the demo model in: set HOME, XDG_CACHE_HOME, or "
+            "SPECFAST_DEMO to the file."
+        ) from error
 
 
 def verify(path: Path, advice: str) -> Path:

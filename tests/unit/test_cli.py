@@ -252,6 +252,15 @@ def test_chat_keeps_the_conversation_until_reset(run, toy):
     assert second.count("<") == 3
 
 
+def test_a_message_that_does_not_fit_is_left_out_of_the_chat(run, toy):
+    typed = f"abc\n{'a' * 300}\n/reset\nabc\n"
+    code, out, err = run("chat", "toy", "--max-tokens", 3, typed=typed)
+    first, second = out.splitlines()
+    assert code == 0 and first == second
+    warnings = [line for line in err.splitlines() if line.startswith("Warning")]
+    assert len(warnings) == 1 and "max_model_len" in warnings[0] and "/reset" in warnings[0]
+
+
 def test_ctrl_c_stops_the_answer_and_not_the_chat(run, toy, monkeypatch):
     show, shown = Printer.show, []
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from specfast import info
 from specfast.models import demo
 
 CONTENT = b"GGUF, more or less"
@@ -52,6 +53,16 @@ def test_the_file_named_by_the_environment(nowhere, monkeypatch):
     path.write_bytes(CONTENT + b"!")
     with pytest.raises(ValueError, match=f"sha256 is .*{demo.SHA256}"):
         demo.find()
+
+
+def test_a_user_without_a_home_is_told_what_to_set(nowhere, monkeypatch):
+    """As Path.home is where neither HOME nor the system's list of users knows one."""
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    with pytest.raises(ValueError, match="no home folder.*XDG_CACHE_HOME"):
+        demo.find()
+    assert "no home folder" in info.Demo.look().error
 
 
 def test_fetched_once_into_the_cache(fake_pip):

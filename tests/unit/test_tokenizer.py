@@ -127,6 +127,11 @@ def test_an_emoji_appears_when_its_last_byte_does():
     assert detokenizer.flush() == ""
 
 
+def test_half_a_character_is_refused_as_a_prompt():
+    with pytest.raises(ValueError, match=r"at character 3 \('\\udce9'\); give UTF-8"):
+        Tokenizer(byte_level_backend(), {}).encode(b"caf\xe9".decode(errors="surrogateescape"))
+
+
 def test_bytes_that_are_no_utf8_are_replaced():
     ids = [255, 104]
     assert BYTE_LEVEL.decode(ids) == "\ufffdh"
