@@ -89,8 +89,8 @@ def transformers_arms(
     path = resolve(model)
     models = {name: transformers_model(path, dtype) for name, dtype in DTYPES.items()}
     for hf in models.values():
-        hf.generation_config.eos_token_id = eos_token_ids
-        hf.generation_config.pad_token_id = eos_token_ids[0]
+        hf.generation_config.eos_token_id = eos_token_ids or None
+        hf.generation_config.pad_token_id = next(iter(eos_token_ids), None)
     plain = {n: TransformersArm(PLAIN.format(n), hf, max_tokens) for n, hf in models.items()}
     lookup = {
         n: TransformersArm(LOOKUP.format(n), hf, max_tokens, speculation)

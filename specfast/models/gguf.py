@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ _SCALARS = {
     GGUFValueType.FLOAT32: "<f4", GGUFValueType.FLOAT64: "<f8",
     GGUFValueType.BOOL: "?",
 }  # fmt: skip
+_Kind = TypeVar("_Kind", bound=IntEnum)
 # Elements dequantised at a time: the temporaries of one slice stay in cache.
 _SLICE = 1 << 17
 
@@ -43,16 +45,26 @@ class StoredTensor:
         return int(np.prod(self.shape)) // block * size
 
 
+class _UnknownKind(Exception):
+    """A number that stands for no type that we know."""
+
+
 class GgufFile:
-    """A GGUF file, versions 2 and 3. ValueError if it is not one, is cut short, or is split."""
+    """A GGUF file, versions 2 and 3. ValueError if it is none, or cut short, damaged or split."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.stat().st_size == 0:
+            raise ValueError(f"{path} is empty. Fetch it again.")
         self._bytes = np.memmap(path, np.uint8, "r").view(np.ndarray)
         try:
             self._read_header(_Cursor(self._bytes))
         except (struct.error, IndexError) as error:
             raise ValueError(f"{path} is cut short: {error}. Fetch it again.") from error
+        except _UnknownKind as error:
+            raise ValueError(
+                f"{path} has {error}: it is damaged, or newer than the gguf package here."
+            ) from error
 
     def tensor(self, name: str) -> Tensor:
         """Dequantised: float32, or bfloat16 where it is stored so."""
@@ -84,7 +96,7 @@ class GgufFile:
         self.metadata: dict[str, Any] = {}
         for _ in range(num_values):
             key = cursor.string()
-            self.metadata[key] = cursor.value(GGUFValueType(cursor.scalar("<u4")))
+            self.metadata[key] = cursor.value(cursor.kind(GGUFValueType))
         if self.metadata.get("split.count", 1) > 1:
             raise ValueError(f"{self.path} is one part of several; merge them with gguf-split.")
         self.tensors = dict(cursor.tensor() for _ in range(num_tensors))
@@ -118,12 +130,19 @@ class _Cursor:
             raise IndexError("a string runs past the end")
         return str(self._data[begin : self.offset], "utf-8", "replace")
 
+    def kind(self, kinds: type[_Kind]) -> _Kind:
+        number = self.scalar("<u4")
+        try:
+            return kinds(number)
+        except ValueError:
+            raise _UnknownKind(f"type {number}, which is no {kinds.__name__}") from None
+
     def value(self, kind: GGUFValueType) -> Any:
         if kind == GGUFValueType.STRING:
             return self.string()
         if kind != GGUFValueType.ARRAY:
             return self.scalar(_SCALARS[kind])
-        element, length = GGUFValueType(self.scalar("<u4")), self.scalar("<u8")
+        element, length = self.kind(GGUFValueType), self.scalar("<u8")
         if element in _SCALARS:
             return self._array(np.dtype(_SCALARS[element]), length).tolist()
         return [self.value(element) for _ in range(length)]
@@ -131,7 +150,7 @@ class _Cursor:
     def tensor(self) -> tuple[str, StoredTensor]:
         name, rank = self.string(), self.scalar("<u4")
         shape = tuple(self.scalar("<u8") for _ in range(rank))[::-1]
-        kind = GGMLQuantizationType(self.scalar("<u4"))
+        kind = self.kind(GGMLQuantizationType)
         return name, StoredTensor(shape, kind, self.scalar("<u8"))
 
     def _array(self, dtype: np.dtype[Any], length: int) -> np.ndarray:

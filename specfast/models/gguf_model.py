@@ -16,7 +16,8 @@ from specfast.models.gguf import GgufFile
 # ggml rotates neighbouring rows of q and k in these; Hugging Face rotates halves.
 _INTERLEAVED = ("llama", "smollm3")
 _ARCHITECTURES = (*_INTERLEAVED, "qwen2", "qwen3")
-_PLAIN = {GGMLQuantizationType.F32, GGMLQuantizationType.F16}
+_EXACT_IN_FLOAT32 = {GGMLQuantizationType.F32, GGMLQuantizationType.F16}
+_NOT_QUANTISED = _EXACT_IN_FLOAT32 | {GGMLQuantizationType.BF16}
 _LLAMA3_FACTORS = "rope_freqs.weight"
 
 _TOP = {
@@ -76,11 +77,11 @@ class GgufCheckpoint:
         self._file = file
         self._config = config
         self._interleaved = file.metadata["general.architecture"] in _INTERLEAVED
-        stored = {hf_name(name): name for name in file.tensors if name != _LLAMA3_FACTORS}
-        self._stored = stored
-        kinds = {stored.kind for stored in file.tensors.values() if len(stored.shape) == 2}
-        self.dtype = torch.float32 if kinds <= _PLAIN else torch.bfloat16
-        self.shapes = {name: file.tensors[own].shape for name, own in stored.items()}
+        self._stored = {hf_name(name): name for name in file.tensors if name != _LLAMA3_FACTORS}
+        kinds = {tensor.kind for tensor in file.tensors.values() if len(tensor.shape) == 2}
+        self.dtype = torch.float32 if kinds <= _EXACT_IN_FLOAT32 else torch.bfloat16
+        self.is_quantised = not kinds <= _NOT_QUANTISED
+        self.shapes = {name: file.tensors[own].shape for name, own in self._stored.items()}
 
     def tensor(self, name: str) -> Tensor:
         values = self._file.tensor(self._stored[name])
@@ -111,7 +112,7 @@ def gguf_config(file: GgufFile) -> ModelConfig:
     values["vocab_size"] = file.tensors["token_embd.weight"].shape[0]
     values["tie_word_embeddings"] = "output.weight" not in file.tensors
     values["rope_parameters"] = _rope_parameters(own)
-    values |= _ids(file)
+    values["bos_token_id"] = file.metadata.get("tokenizer.ggml.bos_token_id")
     if arch in _INTERLEAVED:
         values["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
         values["mlp_bias"] = "blk.0.ffn_up.bias" in file.tensors
@@ -190,14 +191,6 @@ def _with_factors(config: ModelConfig, file: GgufFile) -> ModelConfig:
             f"metadata implies [{config.head_dim // 2}]."
         )
     return replace(config, rope=replace(config.rope, freq_factors=tuple(factors.tolist())))
-
-
-def _ids(file: GgufFile) -> dict[str, Any]:
-    ids = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-    return {
-        "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": [token for token in ids if token is not None],
-    }
 
 
 def _halves(weight: Tensor, num_heads: int) -> Tensor:

@@ -118,7 +118,7 @@ def _load_gguf(path: Path, dtype: str) -> tuple[Model, Tokenizer]:
     file = GgufFile(path)
     config = gguf_config(file)
     checkpoint = GgufCheckpoint(file, config)
-    if dtype == "auto" and checkpoint.dtype == torch.bfloat16:
+    if dtype == "auto" and checkpoint.is_quantised:
         logger.warning("%s: quantised weights are computed with in bfloat16.", path.name)
     return _build(config, checkpoint, dtype), gguf_tokenizer(file.metadata)
 

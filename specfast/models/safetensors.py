@@ -38,7 +38,7 @@ class FolderCheckpoint:
                 )
             if len(self.shapes[name]) == 2:
                 dtypes[_DTYPES[stored.get_dtype()]] += 1
-        self.dtype = dtypes.most_common(1)[0][0]
+        self.dtype = dtypes.most_common(1)[0][0] if dtypes else torch.float32
 
     def tensor(self, name: str) -> Tensor:
         return self._file_of[name].get_tensor(name)

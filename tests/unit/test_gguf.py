@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,9 @@ def test_llama3_scaling_comes_as_divisors(tmp_path):
 
 @pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_1, Kind.BF16, Kind.F16])
 def test_quantised(kind, tmp_path, caplog):
-    """auto: bf16, said in one line; both dtypes hold what gguf's own dequantisation gives."""
+    """auto: bf16, said in one line where it was quantised; both dtypes hold what gguf's own
+    dequantisation gives.
+    """
     model = oracle("qwen2")
     tensors = tensors_of(model, "qwen2")
     path = write(tmp_path / "m.gguf", "qwen2", metadata_of(model, "qwen2"), tensors, kind)
@@ -170,7 +173,7 @@ def test_quantised(kind, tmp_path, caplog):
         assert raw(logits(loaded)) == raw(logits(expected))
     is_plain = kind == Kind.F16
     assert loaded.config.dtype == (torch.float32 if is_plain else torch.bfloat16)
-    assert len(caplog.records) == (not is_plain)
+    assert len(caplog.records) == (kind not in (Kind.F16, Kind.BF16))
 
 
 def refused(tmp_path: Path, metadata: dict, tensors: dict, arch: str = "llama") -> str:
@@ -247,6 +250,12 @@ def test_architectures_and_parts(llama, tmp_path):
     assert "one part of several" in refused(tmp_path, metadata | {"split.count": 2}, tensors)
 
 
+# A key with its value's type, a tensor's name with rank, shape and type; and with a type that there
+# isn't.
+BLOCK_COUNT, UNKNOWN_VALUE = (b"llama.block_count" + struct.pack("<I", t) for t in (4, 99))
+NORM, UNKNOWN_NORM = (b"output_norm.weight" + struct.pack("<IQI", 1, 64, t) for t in (0, 99))
+
+
 def test_broken_files(llama, tmp_path):
     path = write(tmp_path / "m.gguf", "llama", *llama)
     content = path.read_bytes()
@@ -256,6 +265,9 @@ def test_broken_files(llama, tmp_path):
         (content[: len(content) // 2], "cut short"),
         (content[:200], "cut short"),
         (content[:6], "cut short"),
+        (b"", "is empty"),
+        (content.replace(BLOCK_COUNT, UNKNOWN_VALUE), "type 99, which is no GGUFValueType"),
+        (content.replace(NORM, UNKNOWN_NORM), "type 99, which is no GGMLQuantizationType"),
     ]:
         path.write_bytes(broken)
         with pytest.raises(ValueError, match=message):

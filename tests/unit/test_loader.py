@@ -124,6 +124,12 @@ def test_folder_without_weights(folder):
         load(str(folder))
 
 
+def test_weights_without_a_tensor(folder):
+    save_file({}, folder / "model.safetensors")
+    with pytest.raises(ValueError, match="has no tensor 'model.embed_tokens.weight'"):
+        load(str(folder))
+
+
 @pytest.mark.parametrize("name", ["no/such/folder", "model.gguf", "./gone", "owner/model.gguf"])
 def test_names_that_stand_for_nothing(name):
     with pytest.raises(ValueError, match="no folder, no .gguf file, no hub id"):

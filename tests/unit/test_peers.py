@@ -45,3 +45,8 @@ def test_roles_share_the_arms_and_stop_at_our_end_of_text(folder):
     assert arms["fp32"].name == "transformers_fp32"
     assert arms["fp32"].model.generation_config.eos_token_id == EOS
     assert "prompt_lookup_num_tokens" in arms["lookup"].options
+
+
+def test_a_model_without_an_end_of_text_is_no_trouble(folder):
+    arms = transformers_arms(str(folder), [], 12, SpeculativeConfig("ngram"), [TASK])
+    assert len(arms["fp32"].answer(TASK).token_ids) == 12
