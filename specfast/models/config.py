@@ -10,6 +10,7 @@ import torch
 
 from specfast.models.config_keys import FAMILIES, check_keys
 from specfast.models.rope import Rope
+from specfast.validation import require
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -43,18 +44,17 @@ class ModelConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
     bos_token_id: int | None = None
-    eos_token_ids: tuple[int, ...] = ()
     draft_vocab_size: int | None = None
     num_nextn_predict_layers: int = 0
     dtype: torch.dtype = field(default=torch.float32)
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             self.head_dim % 16 == 0 and self.head_dim <= 256,
             f"head_dim must be a multiple of 16 up to 256 (what attention takes), not "
             f"{self.head_dim}.",
         )
-        _require(
+        require(
             self.num_heads % self.num_kv_heads == 0,
             f"num_attention_heads ({self.num_heads}) must be a multiple of num_key_value_heads "
             f"({self.num_kv_heads}).",
@@ -90,7 +90,7 @@ class ModelConfig:
         )
         attention_bias = bool(values.get("attention_bias"))
         max_positions = _size(values, "max_position_embeddings")
-        _require(
+        require(
             values["hidden_act"] == "silu",
             f"hidden_act {values['hidden_act']!r} is not implemented; only 'silu' is.",
         )
@@ -114,23 +114,10 @@ class ModelConfig:
             mlp_bias=bool(values.get("mlp_bias")),
             qk_norm=family.qk_norm,
             bos_token_id=values.get("bos_token_id"),
-            eos_token_ids=token_ids(values.get("eos_token_id")),
             draft_vocab_size=_draft_vocab_size(values),
             num_nextn_predict_layers=values.get("num_nextn_predict_layers") or 0,
             dtype=_dtype(values.get("dtype") or values.get("torch_dtype")),
         )
-
-
-def token_ids(value: int | list[int] | None) -> tuple[int, ...]:
-    """Hugging Face writes one id, a list of them, or null."""
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, int) else tuple(value)
-
-
-def _require(ok: bool, message: str) -> None:
-    if not ok:
-        raise ValueError(message)
 
 
 def _size(values: Mapping[str, Any], key: str) -> int:
@@ -144,7 +131,7 @@ def _draft_vocab_size(values: Mapping[str, Any]) -> int | None:
     if values.get("draft_vocab_size") is None:
         return None
     size, whole = _size(values, "draft_vocab_size"), _size(values, "vocab_size")
-    _require(
+    require(
         size <= whole,
         f"config.json: draft_vocab_size ({size}) must not be above vocab_size ({whole}).",
     )
@@ -155,7 +142,7 @@ def _head_dim(values: Mapping[str, Any], num_heads: int) -> int:
     if values.get("head_dim"):
         return _size(values, "head_dim")
     hidden_size = _size(values, "hidden_size")
-    _require(
+    require(
         hidden_size % num_heads == 0,
         f"config.json: hidden_size ({hidden_size}) must be a multiple of num_attention_heads "
         f"({num_heads}) where head_dim is not given.",
@@ -165,7 +152,7 @@ def _head_dim(values: Mapping[str, Any], num_heads: int) -> int:
 
 def _dtype(name: str | None) -> torch.dtype:
     name = (name or "float32").removeprefix("torch.")
-    _require(name in DTYPES, f"config.json: dtype {name!r} is not one of {', '.join(DTYPES)}.")
+    require(name in DTYPES, f"config.json: dtype {name!r} is not one of {', '.join(DTYPES)}.")
     return DTYPES[name]
 
 
@@ -190,11 +177,11 @@ def _windows(values: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
         return tuple(window if slides else 0 for slides in _sliding_layers(values, num_layers))
     layer_types = _per_layer(layer_types, num_layers, "layer_types")
     for kind in layer_types:
-        _require(
+        require(
             kind in ("full_attention", "sliding_attention"),
             f"config.json: layer type {kind!r} is not implemented.",
         )
-        _require(
+        require(
             kind == "full_attention" or window > 0,
             "config.json: a layer is 'sliding_attention', but use_sliding_window or "
             "sliding_window is not set.",
@@ -211,7 +198,7 @@ def _sliding_layers(values: Mapping[str, Any], num_layers: int) -> list[bool]:
 
 
 def _per_layer(entries: list[Any], num_layers: int, key: str) -> list[Any]:
-    _require(
+    require(
         len(entries) >= num_layers,
         f"config.json: {key} has {len(entries)} entries for {num_layers} layers.",
     )

@@ -34,7 +34,6 @@ def test_transformers_own_configs_are_read_without_a_warning(family, tmp_path):
         full = ModelConfig.from_hf(config.to_dict())
         assert ModelConfig.from_hf(config.to_diff_dict() | {"model_type": full.model_type}) == full
     assert full.num_layers == 4
-    assert full.eos_token_ids == (2,)
 
 
 def test_defaults_of_absent_keys():
@@ -98,12 +97,6 @@ def test_both_spellings_of_transformers(old, new):
     assert read(**old, rope_parameters=None) == read(
         rope_parameters=new, rope_scaling=None, **dtype
     )
-
-
-def test_eos_may_be_one_id_or_several():
-    assert read(eos_token_id=3).eos_token_ids == (3,)
-    assert read(eos_token_id=[3, 4]).eos_token_ids == (3, 4)
-    assert read(eos_token_id=None).eos_token_ids == ()
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
