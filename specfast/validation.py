@@ -91,6 +91,15 @@ def from_mapping(
     return cls(**values)
 
 
+def read_text(path: Path, what: str) -> str:
+    """A UTF-8 file's text. ValueError if there is none; `what` says what to give instead."""
+    require(path.is_file(), f"There is no file {path}; give {what}.")
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}).") from None
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON file's object."""
     try:

@@ -11,6 +11,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from specfast.validation import read_text
+
 CHAT = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 COPY_HEAVY = (
     *("summarisation", "code_editing", "structured_extraction"),
@@ -41,13 +43,7 @@ def load_workload(path: str | PathLike[str] | None = None) -> list[Prompt]:
     if path is None:
         file = resources.files("specfast.data").joinpath(BUILT_IN)
         return _parse(file.read_text("utf-8"), BUILT_IN)
-    file = Path(path)
-    if not file.is_file():
-        raise ValueError(f"There is no file {file}; give a JSON lines file of prompts.")
-    try:
-        return _parse(file.read_text("utf-8"), str(file))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 ({error.reason} at byte {error.start}).") from None
+    return _parse(read_text(Path(path), "a JSON lines file of prompts"), str(path))
 
 
 def select_prompts(

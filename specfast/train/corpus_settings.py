@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specfast.config import DTYPES
+from specfast.validation import MANY, check_integer, check_number, require
+
 
 @dataclass(frozen=True)
 class CorpusSettings:
@@ -31,8 +34,10 @@ class CorpusSettings:
     def __post_init__(self) -> None:
         if not (self.prompts or self.num_self_prompts):
             raise ValueError("There is nothing to train on: give --prompts or --num-self-prompts.")
-        if not 0 <= self.sampled_share <= 1:
-            raise ValueError(f"sampled_share must be from 0 to 1, not {self.sampled_share}.")
-        for name in ("max_prompt_tokens", "max_answer_tokens", "top_logits", "max_num_seqs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        require(self.dtype in DTYPES, f"dtype must be one of {DTYPES}, not {self.dtype!r}.")
+        check_number(self, "sampled_share", lambda share: 0 <= share <= 1, "lie in [0, 1]")
+        for name in ("num_self_prompts", "seed"):
+            check_integer(self, name, 0, MANY)
+        lengths = ("max_prompt_tokens", "max_answer_tokens", "top_logits", "max_num_seqs")
+        for name in ("num_prompts", "num_evaluation_prompts", *lengths):
+            check_integer(self, name, 1, MANY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from specfast.train.batches import Batch, Batches
 from specfast.train.card import Card, copy_tokenizer, save_folder, without_folders
 from specfast.train.corpus import Corpus, write_corpus
 from specfast.train.corpus_settings import CorpusSettings
-from specfast.train.induction import ROPE_THETA, start_copying
+from specfast.train.induction import ROPE_THETA, Layout, start_copying
 from specfast.train.loop import LoopSettings, train
 from specfast.train.reduction import head_tokens, nearest_rows, rows_of_tokens
 from specfast.train.student import Student, llama_config
 from specfast.train.writers import Report
+from specfast.validation import MANY, check_integer, check_number, require
 
 _PREVIEW_ANSWERS, _PREVIEW_STEPS = 48, 200
 
@@ -49,11 +51,16 @@ class DraftSettings:
     bfloat16: bool = False
 
     def __post_init__(self) -> None:
-        if self.hidden_size % self.head_dim:
-            raise ValueError(
-                f"hidden_size ({self.hidden_size}) must be a multiple of head_dim "
-                f"({self.head_dim})."
-            )
+        sizes = ("hidden_size", "num_layers", "head_dim", "num_kv_heads", "intermediate_size")
+        for name in (*sizes, "context", "batch_size"):
+            check_integer(self, name, 1, MANY)
+        check_integer(self, "draft_vocab_size", 0, MANY, " (0: the whole vocabulary)")
+        check_number(self, "dropout", lambda share: 0 <= share < 1, "lie in [0, 1)")
+        check_number(self, "label_weight", lambda weight: 0 <= weight <= 1, "lie in [0, 1]")
+        require(
+            self.hidden_size % self.head_dim == 0,
+            f"hidden_size ({self.hidden_size}) must be a multiple of head_dim ({self.head_dim}).",
+        )
 
 
 @dataclass(frozen=True)
@@ -84,9 +91,10 @@ def train_draft(
     Goes on from what `work` holds. ValueError if that belongs to other settings.
     """
     model, tokenizer = load(corpus_settings.target, corpus_settings.dtype)
+    config = student_config(model.config, settings, tokenizer.eos_token_id)
+    _check_shape(ModelConfig.from_hf(config), model.config, settings.copying)
     corpus = write_corpus(model, tokenizer, corpus_settings, work, report, num_writers)
     d2t = head_tokens(corpus.train, model.config.vocab_size, settings.draft_vocab_size)
-    config = student_config(model.config, settings, tokenizer.eos_token_id)
     torch.manual_seed(corpus_settings.seed)
     student = new_student(config, d2t, model.weights.embedding.float(), settings.copying)
     student.to(device).set_dropout(settings.dropout)
@@ -121,6 +129,12 @@ def student_config(
         dtype="bfloat16",
         **({"rope_theta": ROPE_THETA} if settings.copying else {}),
     )
+
+
+def _check_shape(student: ModelConfig, target: ModelConfig, copying: bool) -> None:
+    """ValueError, before anything is written, for a student that could not be built after it."""
+    if copying:
+        Layout(student, min(target.hidden_size, student.head_size))
 
 
 def new_student(
@@ -168,13 +182,13 @@ def measure(student: Student, corpus: Corpus) -> DraftResult:
         for name in (category, *(("chat",) if category in CHAT else ())):
             groups.setdefault(name, []).append(row)
     tokens = np.concatenate([a.top_ids[:, 0] for a in corpus.held_out])
-    rows = rows_of_tokens(rounded.d2t, student.config.vocab_size)
+    row_of = rows_of_tokens(rounded.d2t, student.config.vocab_size)
     return DraftResult(
         acceptance(matches),
-        {name: acceptance(rows) for name, rows in sorted(groups.items())},
+        {name: acceptance(found) for name, found in sorted(groups.items())},
         sum(p.numel() for p in rounded.parameters()),
         sum(a.num_answer_tokens for a in corpus.train),
-        float((rows[torch.from_numpy(tokens).long()] >= 0).float().mean()),
+        float((row_of[torch.from_numpy(tokens).long()] >= 0).float().mean()),
     )
 
 
@@ -243,8 +257,7 @@ class _Distillation:
     def _on_step(self, step: int, loss: float) -> None:
         if step % _PREVIEW_STEPS == 0:
             self.length = acceptance(matches_of(self.student, self.preview)).length
-        self.mean_loss = loss if self.mean_loss != self.mean_loss else (
-            0.98 * self.mean_loss + 0.02 * loss
-        )  # fmt: skip
+        before = loss if math.isnan(self.mean_loss) else self.mean_loss
+        self.mean_loss = 0.98 * before + 0.02 * loss
         words = f"loss {self.mean_loss:.3f}, acceptance length {self.length:.2f}"
         self.report("training", step, self.loop.steps, words)

@@ -17,6 +17,7 @@ import math
 import torch
 from torch import Tensor
 
+from specfast.models.config import ModelConfig
 from specfast.train.student import Attention, Student
 
 ROPE_THETA = 1e8  # leaves enough slow frequencies to match embeddings at any distance
@@ -25,10 +26,12 @@ _LAG_SCORE, _MATCH_SCORE, _COPY_GAIN = 60.0, 25.0, 3.0
 
 
 class Layout:
-    """Where the parts of the residual stream lie, and which rotary dimensions match embeddings."""
+    """Where the parts of the residual stream lie, and which rotary dimensions match embeddings.
 
-    def __init__(self, student: Student) -> None:
-        config = student.config
+    num_components: what the target's embeddings have. ValueError for a shape that can't copy.
+    """
+
+    def __init__(self, config: ModelConfig, num_components: int) -> None:
         self.half = config.head_dim // 2
         self.frequencies = config.rope.inverse_frequencies(config.head_dim)
         slow = torch.nonzero(self.frequencies < _MATCH_FREQUENCY).flatten()
@@ -42,16 +45,16 @@ class Layout:
             raise ValueError("copying needs two layers, two heads, and as many KV heads as heads.")
         if self.num_content < self.num_current:
             raise ValueError("copying needs a wider draft, or heads of fewer dimensions.")
+        if num_components < self.num_content:
+            raise ValueError("copying needs a target that is wider than the draft.")
 
 
 @torch.no_grad()
 def start_copying(student: Student, components: Tensor) -> None:
     """components [rows, n]: the embeddings' directions, most important first, of any scale."""
-    layout = Layout(student)
+    layout = Layout(student.config, components.shape[1])
     weight = student.model.embed_tokens.weight
     content = components[:, : layout.num_content]
-    if content.shape[1] < layout.num_content:
-        raise ValueError("copying needs a target that is wider than the draft.")
     content = (content - content.mean(0)) / content.std(0)
     weight.zero_()
     weight[:, 0] = 1.0

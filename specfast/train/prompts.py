@@ -9,6 +9,7 @@ from pathlib import Path
 from specfast.data import load_workload
 from specfast.tokenizer import Tokenizer
 from specfast.train.dedupe import Decontaminator
+from specfast.validation import read_text
 
 PIECE_WORDS = 48  # of a text file, a prompt
 _MARK = "\u2063user\u2063"
@@ -43,14 +44,9 @@ def read_sources(paths: Iterable[Path]) -> list[Source]:
             prompts = load_workload(path)
             found += [Source(p.turns[0], p.category, True) for p in prompts]
         else:
-            found += [Source(piece, path.stem, False) for piece in _pieces(_read(path))]
+            text = read_text(path, "a .jsonl file of prompts, or a text")
+            found += [Source(piece, path.stem, False) for piece in _pieces(text)]
     return found
-
-
-def _read(path: Path) -> str:
-    if not path.is_file():
-        raise ValueError(f"There is no file {path}; give a .jsonl file of prompts, or a text.")
-    return path.read_text("utf-8")
 
 
 def _pieces(text: str) -> list[str]:

@@ -24,6 +24,7 @@ from specfast.train.loop import LoopSettings, train
 from specfast.train.mtp import MtpStudent
 from specfast.train.student import llama_config
 from specfast.train.writers import Report
+from specfast.validation import read_text
 
 USER, ASSISTANT, END = "<|user|>", "<|assistant|>", "<|end|>"
 TEMPLATE = (
@@ -93,9 +94,10 @@ def train_tiny(settings: TinySettings, out: Path, work: Path, report: Report) ->
 
 def read_documents(path: Path) -> list[str]:
     """A text file is one document; a JSON line with an answer is a conversation of two turns."""
+    text = read_text(path, "a text, or JSON lines with question and answer")
     if path.suffix != ".jsonl":
-        return [path.read_text("utf-8") + END]
-    rows = map(json.loads, path.read_text("utf-8").splitlines())
+        return [text + END]
+    rows = map(json.loads, text.splitlines())
     pairs = ((row["question"], row["answer"]) for row in rows if "answer" in row)
     return [f"{USER}{question}{END}{ASSISTANT}{answer}{END}" for question, answer in pairs]
 

@@ -213,13 +213,37 @@ def test_the_command_again_goes_on_from_what_is_there(tmp_path, capsys):
         (["--threads", "0"], "--threads must be at least 1"),
         (["--steps", "0"], "steps must be at least 1"),
         (["--hidden-size", "50"], "must be a multiple of head_dim"),
-        (["--sampled-share", "2"], "sampled_share must be from 0 to 1"),
+        (["--head-dim", "0"], "head_dim must be an integer of at least 1"),
+        (["--head-dim", "8"], "head_dim must be a multiple of 16"),
+        (["--batch-size", "0"], "batch_size must be an integer of at least 1"),
+        (["--dropout", "1"], "dropout must lie in [0, 1)"),
+        (["--label-weight", "-1"], "label_weight must lie in [0, 1]"),
+        (["--copying"], "copying needs two layers"),
+        (
+            ["--copying", "--num-layers", "2", "--hidden-size", "256", "--num-kv-heads", "8"],
+            "a target that is wider",
+        ),
+        (["--sampled-share", "2"], "sampled_share must lie in [0, 1]"),
+        (
+            ["--num-evaluation-prompts", "0"],
+            "num_evaluation_prompts must be an integer of at least",
+        ),
+        (["--seed", "-1"], "seed must be an integer of at least 0"),
+        (["--dtype", "int8"], "dtype must be one of"),
         (["--prompts", "nowhere.txt"], "There is no file nowhere.txt"),
     ],
 )
 def test_refusals(tmp_path, capsys, arguments, message):
+    """Before anything is written."""
     assert cli.run(command(tmp_path, *arguments)) == 2
     assert message in capsys.readouterr().err
+    assert not list(tmp_path.glob("out.work/*/*"))
+
+
+def test_a_text_that_is_not_utf8_is_named(tmp_path, capsys):
+    (tmp_path / "latin1.txt").write_bytes(b"caf\xe9")
+    assert cli.run(command(tmp_path, "--prompts", str(tmp_path / "latin1.txt"))) == 2
+    assert "latin1.txt is not UTF-8" in capsys.readouterr().err
 
 
 def test_nothing_to_train_on_is_refused(tmp_path, capsys):
