@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from specfast._host import SuffixDrafter, SuffixTree
-from specfast.proposers.suffix import MIN_TOKEN_PROB, pool_doubt, text_doubt
+from specfast.proposers.base import MIN_SURVIVAL
+from specfast.proposers.suffix import pool_doubt, text_doubt
 
 SIZE, APPENDED = 8000, 100
 LENGTHS = [1, *range(1, 24)]
@@ -63,6 +64,6 @@ def test_draft(benchmark, pool: SuffixTree, text: str, pooled: bool, temperature
     """At different ends of the text, so that it is not always the same."""
     trees = cycle([tree_of(TEXTS[text][:end]) for end in range(SIZE - 200, SIZE, 13)])
     doubts = ([f(n) for n in LENGTHS] for f in (text_doubt, pool_doubt))
-    drafter = SuffixDrafter(*doubts, MIN_TOKEN_PROB)
+    drafter = SuffixDrafter(*doubts, MIN_SURVIVAL)
     shared = pool if pooled else None
     benchmark(lambda: drafter.draft(next(trees), shared, 8, 8, temperature, 1))

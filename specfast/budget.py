@@ -10,9 +10,9 @@ import numpy as np
 from torch import Tensor
 
 from specfast.calibration import Calibration
-from specfast.config import SpeculativeConfig
+from specfast.config import MAX_NODES, SpeculativeConfig
 from specfast.cost_model import CostModel
-from specfast.proposers.base import MAX_NODES, Proposal
+from specfast.proposers.base import Proposal
 from specfast.sequence import Batch, Sequence
 
 

@@ -24,6 +24,7 @@ GREEDY_TEMPERATURE = 1e-5
 MAX_TEMPERATURE = 1e30  # a float32, also where a drafter scales it
 MAX_CHOICES = 16384
 MAX_SUFFIX_DEPTH = 256  # an append costs as many steps
+MAX_LOOKUP = 256  # an append costs its square
 DTYPES = ("auto", "bfloat16", "float32")
 MAX_NODES = 64  # drafts a sequence and step: their ancestors are the bits of an int64
 # The rules of verification, each with its own settings and their defaults.
@@ -134,7 +135,7 @@ class SpeculativeConfig:
     """Who drafts and how far. num_speculative_tokens counts drafts, not the root (as vLLM does).
 
     What is None is the method's own affair; a setting that its method does not know is refused.
-    model: who drafts, where it is a model or heads (a folder, hub id, .gguf file or known name).
+    model: who drafts, where that is a model (a folder, hub id, .gguf file or known name).
     policy: "fixed" verifies every draft, "auto" as many as pay on this machine.
     draft_dtype: as EngineConfig.dtype, for that model.
     max_tree_nodes: drafts a sequence and step where the method drafts trees (None: chains).
@@ -228,10 +229,14 @@ class SpeculativeConfig:
             f"draft_dtype must be one of {DTYPES}, not {self.draft_dtype!r}.",
         )
         prefix = "suffix_decoding_"
-        lowest = {"prompt_lookup_max": 1, "prompt_lookup_min": 1, f"{prefix}max_cached_requests": 0}
-        for name, low in lowest.items():
+        bounds = {
+            "prompt_lookup_max": (1, MAX_LOOKUP),
+            "prompt_lookup_min": (1, MAX_LOOKUP),
+            f"{prefix}max_cached_requests": (0, MANY),
+        }
+        for name, (low, high) in bounds.items():
             if getattr(self, name) is not None:
-                check_integer(self, name, low, MANY)
+                check_integer(self, name, low, high)
         if self.suffix_decoding_max_tree_depth is not None:
             why = ", above num_speculative_tokens: a path holds a match and the drafts behind it"
             low = self.num_speculative_tokens + 1

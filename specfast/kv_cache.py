@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from specfast import ops
-from specfast.config import EngineConfig
+from specfast.config import MAX_NODES, EngineConfig
 from specfast.kv_shape import KVShape
-from specfast.proposers.base import MAX_NODES
 from specfast.sequence import Sequence
 
 if TYPE_CHECKING:

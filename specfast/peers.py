@@ -18,7 +18,7 @@ from specfast.models.gguf_model import GgufCheckpoint, gguf_config
 from specfast.models.loader import resolve
 from specfast.models.safetensors import FolderCheckpoint
 from specfast.models.weights import Checkpoint
-from specfast.proposers.ngram import MAX_LOOKUP
+from specfast.proposers.ngram import lookup_range
 
 PLAIN, LOOKUP = "transformers_{}", "transformers_lookup_{}"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -46,7 +46,7 @@ class TransformersArm:
         if speculation:
             self.options |= {
                 "prompt_lookup_num_tokens": speculation.num_speculative_tokens,
-                "max_matching_ngram_size": speculation.prompt_lookup_max or MAX_LOOKUP,
+                "max_matching_ngram_size": lookup_range(speculation)[1],
             }
 
     @torch.inference_mode()

@@ -12,7 +12,8 @@ struct NgramDraft {
   int match_length = 0;  // 0: nothing matched
 };
 
-// Appending and truncating cost O(max_n) a token, amortised; drafting O(max_n + k).
+// Appending and truncating cost O(max_n^2) a token, for each n-gram is hashed anew; drafting
+// O(max_n^2 + k).
 // An n-gram is entered once its continuation is known, so the text's own end never matches itself.
 class NgramIndex {
  public:

@@ -36,8 +36,8 @@ class SpeculationOptions:
     spec_model: Annotated[
         str | None,
         option(
-            "The model or heads that draft, for methods that take one: a folder, hub id, .gguf "
-            "file or known name.",
+            "The model that drafts, for methods that take one: a folder, hub id, .gguf file or "
+            "known name.",
             *("--spec-model", "--speculative-model"),
             panel="Speculation",
             unset="none",

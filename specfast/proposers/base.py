@@ -19,6 +19,10 @@ from specfast.proposers.laws import check_in_memory, check_laws, joined_laws
 if TYPE_CHECKING:
     from specfast.sequence import Batch, Sequence
 
+# Of a draft and all before it. A row more costs a step about a 25th, and a step brings two tokens:
+# what is reached less often doesn't pay.
+MIN_SURVIVAL = 0.08
+
 
 @dataclass
 class DraftTree:

@@ -18,7 +18,7 @@ from specfast.models.decoder import Model
 from specfast.models.drafts import load_draft_for
 from specfast.models.rows import Rows
 from specfast.models.runner import Forward, ModelRunner
-from specfast.proposers.base import Needs, Proposal
+from specfast.proposers.base import MIN_SURVIVAL, Needs, Proposal
 from specfast.proposers.candidates import NUM_RANKED, Chooser, Drawing, ParentRows, Ranking
 from specfast.proposers.draft_kv import DraftKV
 from specfast.proposers.target import Target
@@ -27,8 +27,6 @@ from specfast.sequence import Batch
 if TYPE_CHECKING:
     from specfast.sequence import Sequence
 
-# A row more costs a step about a 25th, and a step brings two tokens: below this it doesn't pay.
-MIN_SURVIVAL = 0.08
 # A draft forward costs a 25th to an eighth of a step, the row that it adds a 25th more; of two such
 # rows about one is accepted.
 MIN_EXTENDED = 0.45

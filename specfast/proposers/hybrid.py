@@ -14,7 +14,7 @@ import numpy as np
 
 from specfast.config import SpeculativeConfig
 from specfast.kv_cache import KVCache
-from specfast.proposers.base import DraftTree, Proposal, Proposer
+from specfast.proposers.base import MIN_SURVIVAL, DraftTree, Proposal, Proposer
 from specfast.proposers.draft_model import DraftModelProposer
 from specfast.proposers.recycle import RecycleProposer
 from specfast.proposers.suffix import SuffixProposer
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from specfast.sequence import Batch, Sequence
     from specfast.verifier import VerifyResult
 
-MIN_SURVIVAL = 0.08
 PRIOR_ACCEPTED, PRIOR_COST = 1.0, 0.3  # of the drafter, before anything was seen
 
 

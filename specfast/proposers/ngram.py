@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from specfast._host import NgramIndex
-from specfast.config import SpeculativeConfig
-from specfast.proposers.base import MAX_NODES, Needs, Proposal
+from specfast.config import MAX_NODES, SpeculativeConfig
+from specfast.proposers.base import MIN_SURVIVAL, Needs, Proposal
 
 if TYPE_CHECKING:
     from specfast.proposers.target import Target
     from specfast.sequence import Batch, Sequence
 
-# A row more costs a step about a 25th, and a step brings two tokens: below this it doesn't pay.
-MIN_SURVIVAL = 0.08
-
-MIN_LOOKUP, MAX_LOOKUP = 1, 4
+SHORTEST, LONGEST = 1, 4  # where not set
 
 
 class NgramProposer:
@@ -73,8 +70,8 @@ class NgramProposer:
 
 def lookup_range(config: SpeculativeConfig) -> tuple[int, int]:
     """The shortest and the longest suffix to look for."""
-    shortest = config.prompt_lookup_min or MIN_LOOKUP
-    return shortest, config.prompt_lookup_max or max(MAX_LOOKUP, shortest)
+    shortest = config.prompt_lookup_min or SHORTEST
+    return shortest, config.prompt_lookup_max or max(LONGEST, shortest)
 
 
 def worthwhile_depth(num_matched: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from specfast._host import Adjacency
 from specfast.config import SpeculativeConfig
-from specfast.proposers.base import DraftTree, Needs, Proposal
+from specfast.proposers.base import MIN_SURVIVAL, DraftTree, Needs, Proposal
 
 if TYPE_CHECKING:
     from specfast.models.runner import Forward
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from specfast.verifier import VerifyResult
 
 NUM_SUCCESSORS = 8
-MIN_SURVIVAL = 0.08
 
 
 class RecycleProposer:

@@ -38,7 +38,7 @@ def proposer_class(method: str) -> Callable[..., Proposer]:
 
 
 def takes_model(method: str) -> bool:
-    """Whether it drafts with a model or heads of its own."""
+    """Whether it drafts with a model of its own."""
     return "model" in getattr(proposer_class(method), "options", ())
 
 

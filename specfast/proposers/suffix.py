@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from specfast._host import SuffixDrafter, SuffixTree
 from specfast.config import SpeculativeConfig
-from specfast.proposers.base import DraftTree, Needs, Proposal
+from specfast.proposers.base import MIN_SURVIVAL, DraftTree, Needs, Proposal
 
 if TYPE_CHECKING:
     from specfast.proposers.target import Target
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 MAX_TREE_DEPTH = 24  # at least, where not set: so that a match may have MIN_LONGEST_MATCH tokens
 MIN_LONGEST_MATCH = 16
-
-# A row more costs a step about a 25th, and a step brings two tokens: below this it doesn't pay.
-MIN_TOKEN_PROB = 0.08
 
 MAX_TEXT_BYTES = 2**26
 MAX_POOL_BYTES = 2**28
@@ -72,7 +69,7 @@ class SuffixProposer:
         self._drafter = SuffixDrafter(
             [text_doubt(n) for n in lengths],
             [pool_doubt(n) for n in lengths],
-            MIN_TOKEN_PROB if floor is None else floor,
+            MIN_SURVIVAL if floor is None else floor,
             config.is_coupled,
         )
         self.reset()
