@@ -39,12 +39,11 @@ STABLE_TORCH_LIBRARY(specfast, m) {
       "Tensor parents, Tensor lengths, Tensor(a!) path, Tensor(b!) num_accepted, "
       "Tensor(c!) next_tokens, Tensor(d!) status) -> ()");
   m.def(
-      "rejection_sample(Tensor logits, Tensor temperature, Tensor top_k, Tensor top_p, Tensor "
-      "min_p, "
-      "Tensor seeds, Tensor positions, Tensor row_status, Tensor row_base, Tensor roots, "
-      "Tensor draft_tokens, Tensor parents, Tensor lengths, Tensor? draft_laws, Tensor? law_row, "
-      "Tensor? vocab_map, bool by_token, Tensor(a!) path, Tensor(b!) num_accepted, "
-      "Tensor(c!) next_tokens, Tensor(d!) status) -> ()");
+      "rejection_sample(Tensor logits, Tensor temperature, Tensor top_k, Tensor top_p, "
+      "Tensor min_p, Tensor seeds, Tensor positions, Tensor row_status, Tensor row_base, "
+      "Tensor roots, Tensor draft_tokens, Tensor parents, Tensor lengths, Tensor? draft_laws, "
+      "Tensor? law_row, Tensor? vocab_map, bool by_token, Tensor(a!) path, "
+      "Tensor(b!) num_accepted, Tensor(c!) next_tokens, Tensor(d!) status) -> ()");
   m.def(
       "typical_sample(Tensor logits, Tensor temperature, Tensor top_k, Tensor top_p, Tensor min_p, "
       "Tensor seeds, Tensor positions, Tensor row_status, Tensor row_base, Tensor draft_tokens, "

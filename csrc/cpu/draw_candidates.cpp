@@ -36,12 +36,10 @@ void draw_candidates(const DrawCandidatesParams& p, ParallelFor parallel_for) {
   static thread_local Scratch scratch;
   RowLaws laws(p, parallel_for);
   TopLists lists{laws.slices, p.m, nullptr, nullptr};
-  auto carve = [&](Carver c) {
+  carve_from(scratch, [&](Carver& c) {
     laws.carve(c);
     lists.carve(c, p.R);
-    return c.used;
-  };
-  carve({scratch.reserve(carve({nullptr}))});
+  });
 
   laws.plan();
   laws.slices.each(parallel_for, p.R, 2,

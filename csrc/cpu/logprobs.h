@@ -31,41 +31,34 @@ SPECFAST_INLINE uint64_t mass_of_slice(const float* x, Slice s, float exponent) 
 struct LogprobWork {
   const SampleRowsParams& p;
   VocabSlices slices;
-  float* exponents;    // [R]
-  uint64_t* masses;    // [R, slices]
-  TopList* likeliest;  // [R, slices]
-  Scored* items;       // [R, slices, L]
+  float* exponents = nullptr;  // [R]
+  uint64_t* masses = nullptr;  // [R, slices]
+  TopLists likeliest;          // L a row
+
+  explicit LogprobWork(const SampleRowsParams& params)
+      : p(params), slices(params.V), likeliest{slices, params.L, nullptr, nullptr} {}
 
   void carve(Carver& c) {
-    int64_t units = p.R * slices.count;
     exponents = c.take<float>(p.R);
-    masses = c.take<uint64_t>(units);
-    likeliest = c.take<TopList>(units);
-    items = c.take<Scored>(units * p.L);
+    masses = c.take<uint64_t>(p.R * slices.count);
+    likeliest.carve(c, p.R);
   }
   const float* logits(int64_t row) const { return p.logits + row * p.logits_stride; }
   void scan(int64_t row, Slice s) const {
-    int64_t at = slices.at(row, s);
-    masses[at] = mass_of_slice(logits(row), s, exponents[row]);
-    likeliest[at] = {items + at * p.L, p.L};
-    rank_plain(logits(row), s.begin, s.end, {{}, nullptr}, likeliest[at]);
+    masses[slices.at(row, s)] = mass_of_slice(logits(row), s, exponents[row]);
+    rank_plain(logits(row), s.begin, s.end, {{}, nullptr}, likeliest.start(row, s));
   }
   void put(int64_t row, int64_t column, int32_t id, uint64_t total) const {
     int64_t at = row * (1 + p.L) + column;
     p.logprob_ids[at] = id;
     p.logprobs[at] = id < 0 ? -kInfinity : logprob(logits(row)[id], exponents[row], total);
   }
-  // The first slice's list takes in the others.
   void write_row(int64_t row) const {
     uint64_t total = 0;
     TopList best{nullptr, 0};
     if (p.status[row] == kRowOk) {
-      int64_t first = row * slices.count;
-      best = likeliest[first];
-      for (int64_t i = first; i < first + slices.count; i++) {
-        total += masses[i];
-        if (i > first) best.merge(likeliest[i]);
-      }
+      best = likeliest.merged(row);
+      for (int64_t i = 0; i < slices.count; i++) total += masses[row * slices.count + i];
     }
     put(row, 0, p.tokens[row], total);
     for (int64_t j = 0; j < p.L; j++) put(row, 1 + j, j < best.size ? best.items[j].id : -1, total);

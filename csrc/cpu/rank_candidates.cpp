@@ -31,11 +31,7 @@ void write_row(const RankCandidatesParams& p, int64_t row, const TopList& best) 
 void rank_candidates(const RankCandidatesParams& p, ParallelFor parallel_for) {
   static thread_local Scratch scratch;
   TopLists lists{{p.V}, p.m, nullptr, nullptr};
-  auto carve = [&](Carver c) {
-    lists.carve(c, p.R);
-    return c.used;
-  };
-  carve({scratch.reserve(carve({nullptr}))});
+  carve_from(scratch, [&](Carver& c) { lists.carve(c, p.R); });
   lists.slices.each(parallel_for, p.R, 2,
                     [&](int64_t row, Slice s) { rank_slice(p, row, s, lists.start(row, s)); });
   for (int64_t row = 0; row < p.R; row++) write_row(p, row, lists.merged(row));

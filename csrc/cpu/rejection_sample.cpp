@@ -164,11 +164,7 @@ void rejection_sample(const RejectionSampleParams& p, ParallelFor parallel_for) 
   FloatEnv env;
   static thread_local Scratch scratch;
   RowLaws laws(p, parallel_for);
-  auto carve = [&](Carver c) {
-    laws.carve(c);
-    return c.used;
-  };
-  carve({scratch.reserve(carve({nullptr}))});
+  carve_from(scratch, [&](Carver& c) { laws.carve(c); });
   laws.plan();
   each_tree(p, laws, [&](const DraftTree& tree) { verify(p, tree); });
 }

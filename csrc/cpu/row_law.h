@@ -36,7 +36,7 @@ SPECFAST_INLINE void draw_between(const RowLaw& r, const float* x, int64_t begin
                                   const NoiseSource& noise, Sink& sink) {
   // Starting from the likeliest token raises the bar at once; its own part meets it again.
   if (r.support.holds(r.scale.z_max, r.peak.id))
-    sink.offer(r.scale.z_max + gumbel_of_id(noise, r.peak.id), r.peak.id);
+    sink.offer(r.scale.z_max + gumbel_of_id(noise.key, (uint32_t)r.peak.id), r.peak.id);
   rank_perturbed(begin, end, noise, [&](int64_t i) { return supported_z(r, x, i, end); }, sink);
 }
 

@@ -16,12 +16,7 @@ void draw_slice(const SampleRowsParams& p, const RowLaws& laws, int64_t row, Sli
   if (!r.drawn) return;
   NoiseSource noise{{(uint64_t)p.seeds[row], (uint32_t)p.positions[row]}, nullptr};
   TopOne top;
-  // Starting from the likeliest token raises the bar at once; its own slice meets it again.
-  if (r.support.holds(r.scale.z_max, r.peak.id))
-    top.offer(r.scale.z_max + gumbel_of_id(noise, r.peak.id), r.peak.id);
-  const float* x = laws.logits(row);
-  rank_perturbed(
-      s.begin, s.end, noise, [&](int64_t i) { return supported_z(r, x, i, s.end); }, top);
+  draw_between(r, laws.logits(row), s.begin, s.end, noise, top);
   best = top.best;
 }
 
@@ -41,14 +36,12 @@ void sample_rows(const SampleRowsParams& p, ParallelFor parallel_for) {
   RowLaws laws(p, parallel_for);
   VocabSlices slices = laws.slices;
   Scored* best;  // [R, slices]
-  LogprobWork logprobs{p, slices, nullptr, nullptr, nullptr, nullptr};
-  auto carve = [&](Carver c) {
+  LogprobWork logprobs(p);
+  carve_from(scratch, [&](Carver& c) {
     laws.carve(c);
     best = c.take<Scored>(p.R * slices.count);
     if (p.logprobs) logprobs.carve(c);
-    return c.used;
-  };
-  carve({scratch.reserve(carve({nullptr}))});
+  });
 
   laws.plan();
   slices.each(parallel_for, p.R, 2,

@@ -43,4 +43,13 @@ struct Carver {
   }
 };
 
+// carve(c) takes every array from the carver c: once to measure, once from the scratch.
+template <class Carve>
+void carve_from(Scratch& scratch, const Carve& carve) {
+  Carver measure{nullptr};
+  carve(measure);
+  Carver give{scratch.reserve(measure.used)};
+  carve(give);
+}
+
 }  // namespace specfast::cpu::SPECFAST_TIER

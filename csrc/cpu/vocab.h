@@ -76,12 +76,6 @@ struct NoiseSource {
   const int32_t* target_ids;  // [V] or null
 };
 
-SPECFAST_INLINE float gumbel_of_id(const NoiseSource& s, int32_t id) {
-  PhiloxBlock<uint32_t> block = keyed_noise((uint32_t)id / 4, s.key);
-  const uint32_t words[4] = {block.x0, block.x1, block.x2, block.x3};
-  return gumbel(uniform(words[id % 4]));
-}
-
 // The words of target ids first .. first + 63, first a multiple of 64, from sixteen counters.
 SPECFAST_INLINE void noise_of_block(const NoiseSource& s, int64_t first, I32x16 words[4]) {
   I32x16 lane = iota();

@@ -8,11 +8,11 @@
 #include <queue>
 #include <vector>
 
+#include "core/logit_law.h"
 #include "core/noise.h"
 
 namespace specfast {
 
-constexpr float kGreedyTemperature = 1e-5f;
 constexpr float kTau = 0.75f;  // DESIGN section 1: how sharply perturbed scores foretell acceptance
 
 // Nodes in the order in which they were added: parents[i] < i, -1 is the root.
@@ -36,14 +36,12 @@ struct DrawLaw {
   uint32_t position;
   bool coupled = true;  // to the target's noise: only where drafts are matched with its tokens
 
-  bool greedy() const { return temperature < kGreedyTemperature; }
+  bool greedy() const { return is_greedy(temperature); }
 };
 
 // The noise that sample_rows and rank_candidates add to a token's logit at a position.
 inline float target_gumbel(uint64_t seed, uint32_t position, int32_t token) {
-  auto words = keyed_noise<uint32_t>(static_cast<uint32_t>(token) / 4, {seed, position});
-  const uint32_t lanes[] = {words.x0, words.x1, words.x2, words.x3};
-  return gumbel(uniform(lanes[token % 4]));
+  return gumbel_of_id({seed, position}, static_cast<uint32_t>(token));
 }
 
 // Shares of siblings in what their parent's row decides: the softmax of their logits / T, or

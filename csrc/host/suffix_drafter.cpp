@@ -7,8 +7,7 @@
 namespace specfast {
 namespace {
 
-constexpr int32_t kLeastShare =
-    32;  // a token behind fewer than a 32nd of the occurrences: unlikely
+constexpr int32_t kLeastShare = 32;        // of the occurrences, a 32nd: less often is unlikely
 constexpr float kNegligible = 1 / 256.0f;  // what shorter matches could still add
 constexpr float kMeanGumbel = 0.5772157f;
 
