@@ -12,13 +12,13 @@ import torch
 from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
 from specfast.data import GROUPS, Prompt
 from specfast.engine import Engine
+from specfast.intervals import Interval
 from specfast.kv_cache import fitting
 from specfast.machine import Load, LoadWatch, cpu_name
 from specfast.measure import (
     Arm,
     Comparison,
     EngineArm,
-    Interval,
     Task,
     compare,
     in_groups,

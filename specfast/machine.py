@@ -28,8 +28,8 @@ class CpuTimes:
             fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1 : 1 + _NUM_STATES]
         except OSError:
             return None
-        ticks = [float(f) for f in fields]
-        own = (lambda t: t.user + t.system)(os.times()) * os.sysconf("SC_CLK_TCK")
+        ticks, times = [float(f) for f in fields], os.times()
+        own = (times.user + times.system) * os.sysconf("SC_CLK_TCK")
         return cls(sum(ticks), sum(ticks[i] for i in _IDLE), ticks[_STEAL], own)
 
 

@@ -18,12 +18,11 @@ import numpy as np
 
 from specfast.config import SamplingParams
 from specfast.engine import Engine, Request
+from specfast.intervals import Interval, bootstrap
 from specfast.metrics import SpecStats
 from specfast.tokenizer import Tokenizer
 
 MIN_DECODED = 8
-MIN_TASKS = 3
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -121,15 +120,6 @@ def _sample(request: Request, stats: SpecStats) -> Sample:
         raise ValueError(f"No speed can be measured: {seq.finish.detail}")
     token_ids = tuple(seq.output_token_ids)
     return Sample(token_ids, tuple(t - start for t in times), stats)
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -248,26 +238,6 @@ def in_groups(tasks: Seqs[Task], size: int) -> list[list[Task]]:
 
 def _answers(arm: Arm, group: Seqs[Task]) -> list[Sample]:
     return [arm.answer(group[0])] if len(group) == 1 else cast(BatchArm, arm).answer_all(group)
-
-
-def bootstrap(
-    values: Seqs[float] | np.ndarray,
-    statistic: Callable[..., np.ndarray],
-    transform: Callable[[np.ndarray], np.ndarray] = lambda x: x,
-) -> Interval:
-    """transform(statistic(values)) of what is not NaN, with the percentile bootstrap's interval.
-
-    Fewer than MIN_TASKS values have no interval, and none at all no value: NaN.
-    """
-    known = np.asarray(values, np.float64)
-    known = known[~np.isnan(known)]
-    if len(known) < MIN_TASKS:
-        value = float(transform(statistic(known, axis=0))) if len(known) else float("nan")
-        return Interval(value, float("nan"), float("nan"))
-    draws = np.random.default_rng(0).integers(len(known), size=(RESAMPLES, len(known)))
-    spread = statistic(known[draws], axis=1)
-    points = [statistic(known, axis=0), *np.percentile(spread, [2.5, 97.5])]
-    return Interval(*(float(transform(p)) for p in points))
 
 
 def _median(values: Iterable[float]) -> float:

@@ -13,8 +13,8 @@ import torch
 from specfast import ops
 from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
 from specfast.engine import Engine
+from specfast.intervals import Interval, bootstrap
 from specfast.kv_cache import fitting
-from specfast.measure import Interval, bootstrap
 from specfast.models.decoder import Model
 from specfast.proposers.base import Needs, Proposal
 from specfast.sequence import Batch, Sequence

@@ -13,7 +13,8 @@ from specfast.cli.console import out_console, warn
 
 if TYPE_CHECKING:
     from specfast.bench import BenchReport
-    from specfast.measure import Interval, Summary
+    from specfast.intervals import Interval
+    from specfast.measure import Summary
 
 RATIOS = {
     "spec_vs_plain": "speculation over plain decoding",

@@ -24,7 +24,8 @@ LAYERS = [
     verifier proposers
     scheduler
     engine llm
-    measure machine info data pairwise
+    intervals machine info data pairwise
+    measure
     step_cost peers margin certify_settings
     bench certify
     train.dedupe train.student train.loop train.card train.corpus_settings

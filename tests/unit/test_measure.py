@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from specfast.intervals import bootstrap
 from specfast.machine import CpuTimes, Load, LoadWatch, cpu_name
-from specfast.measure import Sample, Task, bootstrap, compare, in_groups
+from specfast.measure import Sample, Task, compare, in_groups
 from specfast.metrics import SpecStats
 
 TASKS = [Task(f"t{i}", "prose" if i % 2 else "code", (i,)) for i in range(6)]
