@@ -12,6 +12,7 @@ from typing import cast
 from specfast.budget import Budget
 from specfast.config import EngineConfig, SamplingParams
 from specfast.kv_cache import BlockManager, KVCache, blocks_within, kv_shape_of
+from specfast.kv_shape import KVShape
 from specfast.metrics import RequestMetrics, SpecMetrics
 from specfast.models.decoder import Model
 from specfast.models.runner import ModelRunner
@@ -67,18 +68,11 @@ class Engine:
         self.tokenizer = tokenizer
         self.vocab_size = model.config.vocab_size
         needs = proposer.needs if proposer else Needs()
-        shape = kv_shape_of(model, config.kv_cache_dtype)
-        per_token = shape.bytes_per_token + (needs.kv.bytes_per_token if needs.kv else 0)
-        num_blocks = config.num_blocks or blocks_within(config.kv_cache_memory, per_token, config)
-        cache = KVCache(shape, num_blocks, config.block_size)
-        blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
-        if proposer and needs.kv:
-            draft_cache = KVCache(needs.kv, num_blocks, config.block_size, blocks.generations)
-            cast(ModelProposer, proposer).attach(draft_cache)
-        self.max_model_len = self._context_limit(model, num_blocks)
+        cache, blocks = self._new_cache(model, proposer, needs.kv)
+        self.max_model_len = self._context_limit(model, blocks.num_blocks)
         logger.info(
             "KV cache: %d blocks of %d tokens in %s; context of %d tokens.",
-            *(num_blocks, config.block_size, shape.dtype, self.max_model_len),
+            *(blocks.num_blocks, config.block_size, cache.data.dtype, self.max_model_len),
         )
         self.scheduler = Scheduler(
             blocks,
@@ -154,6 +148,23 @@ class Engine:
     def check_integrity(self) -> None:
         """Asserts the invariants of the block pool."""
         self.scheduler.blocks.check_integrity(self.scheduler.unfinished)
+
+    def _new_cache(
+        self, model: Model, proposer: Proposer | None, draft: KVShape | None
+    ) -> tuple[KVCache, BlockManager]:
+        """The target's cache and its blocks, over which the proposer gets one of its own if it asks
+        for one.
+        """
+        config = self.config
+        target = kv_shape_of(model, config.kv_cache_dtype)
+        per_token = target.bytes_per_token + (draft.bytes_per_token if draft else 0)
+        num_blocks = config.num_blocks or blocks_within(config.kv_cache_memory, per_token, config)
+        cache = KVCache(target, num_blocks, config.block_size)
+        blocks = BlockManager(num_blocks, config.block_size, config.enable_prefix_caching)
+        if proposer and draft:
+            draft_cache = KVCache(draft, num_blocks, config.block_size, blocks.generations)
+            cast(ModelProposer, proposer).attach(draft_cache)
+        return cache, blocks
 
     def _is_lossless(self, params: SamplingParams) -> bool:
         """Whether this request's answer follows the model's law."""

@@ -52,6 +52,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Completes each prompt (text, or token ids); outputs in the order of the prompts.
 
+        use_tqdm: shows how far it is on stderr, if that is a terminal, for more than one prompt.
         ValueError before anything runs, if one of them could never be served.
         """
         one = _is_one_prompt(prompts)

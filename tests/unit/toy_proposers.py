@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from specfast.proposers.base import Needs, Proposal
+from specfast.proposers.base import DraftTree, Needs, Proposal
 from specfast.sampler import draw_drafts
 
 
@@ -63,15 +63,11 @@ class TreeProposer:
 
 def as_proposal(trees: list[list[tuple[int, int]]]) -> Proposal:
     """(token, parent) lists -> a padded Proposal."""
-    width = max(map(len, trees), default=0)
-    tokens = np.full((len(trees), width), -1, np.int32)
-    parents = np.full((len(trees), width), -1, np.int32)
-    for row, tree in enumerate(trees):
-        for node, (token, parent) in enumerate(tree):
-            tokens[row, node], parents[row, node] = token, parent
-    lengths = np.array([len(t) for t in trees], np.int32)
-    confidence = np.ones(tokens.shape, np.float32)
-    return Proposal(*map(torch.from_numpy, (tokens, parents, lengths, confidence)))
+    drafts = [DraftTree() for _ in trees]
+    for draft, tree in zip(drafts, trees):
+        for token, parent in tree:
+            draft.add(token, parent)
+    return Proposal.trees(drafts)
 
 
 class SampledProposer:
