@@ -50,11 +50,11 @@ def write_corpus(
     """Writes what `work` lacks and loads everything. ValueError if it was written for another
     corpus. More writers are processes of one thread each; they write the same.
     """
-    _claim(work, settings)
-    writer = Writer(model, tokenizer, settings, work, report, num_writers)
     evaluation = list(map(Path, settings.evaluation))
     texts = evaluation_texts(evaluation)
     files = decontaminated(read_sources(map(Path, settings.prompts)), texts)
+    _claim(work, settings)  # not before its files are known to be there
+    writer = Writer(model, tokenizer, settings, work, report, num_writers)
     own = decontaminated(writer.self_written(), texts)
     chosen = in_turn(writer.fitting(files), settings.num_prompts, settings.seed)
     train, prompts = writer.answer(chosen + writer.fitting(own), settings.sampled_share, "answers")

@@ -88,8 +88,11 @@ def train_draft(
 ) -> DraftResult:
     """Writes the corpus, trains, measures, and saves a folder that draft_model loads.
 
-    Goes on from what `work` holds. ValueError if that belongs to other settings.
+    Goes on from what `work` holds. ValueError, before anything is written, for what could not end
+    well; and if `work` belongs to other settings.
     """
+    if out.is_file():
+        raise ValueError(f"{out} is a file; give a folder to write the draft model into.")
     model, tokenizer = load(corpus_settings.target, corpus_settings.dtype)
     config = student_config(model.config, settings, tokenizer.eos_token_id)
     _check_shape(ModelConfig.from_hf(config), model.config, settings.copying)
