@@ -4,6 +4,7 @@ import io
 import json
 import signal
 import sys
+from dataclasses import fields
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import typer
 from specfast import cli
 from specfast.cli import console, options
 from specfast.cli.generate import Printer
+from specfast.config import SamplingParams, SpeculativeConfig
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 
 TOY = ("toy", "--kv-cache-memory", 2**16)
@@ -362,6 +364,55 @@ def test_no_two_options_of_a_command_share_a_name():
     for name in COMMANDS:
         names = [o for c, p in parameters() if c == name for o in p.opts]
         assert len(names) == len(set(names))
+
+
+ARRIVING = {
+    "--dtype": "float32", "--kv-cache-dtype": "bfloat16", "--max-model-len": 99,
+    "--max-num-batched-tokens": 77, "--block-size": 8, "--kv-cache-memory": 12345,
+}  # fmt: skip
+SPECULATING = {"--num-speculative-tokens": 5, "--max-tree-nodes": 9, "--policy": "auto"}
+DRAFTERS = [
+    ("suffix", {}),
+    ("ngram", {"--prompt-lookup-max": 3, "--prompt-lookup-min": 2}),
+    ("draft_model", {"--spec-model": "small", "--draft-dtype": "bfloat16"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "more"), DRAFTERS, ids=lambda v: v if isinstance(v, str) else ""
+)
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_every_option_arrives_at_the_engine(run, monkeypatch, command, method, more):
+    def record(**values):
+        seen.append(values)
+        raise ValueError("seen")
+
+    seen: list[dict] = []
+    monkeypatch.setattr("specfast.llm.LLM", record)
+    of_trees = {k: v for k, v in SPECULATING.items() if method != "ngram" or "tree" not in k}
+    given = {"--spec-method": method, **ARRIVING, **of_trees, **more}
+    batch = ["--max-num-seqs", 3] if command == "generate" else []
+    run(command, "m", *(x for pair in given.items() for x in pair), *batch, "--no-prefix-caching")
+    (values,) = seen
+    config = values.pop("speculative_config")
+    names = {name.removeprefix("--").replace("-", "_"): v for name, v in ARRIVING.items()}
+    batch_size = 3 if batch else 1
+    assert values == {
+        "model": "m", "max_num_seqs": batch_size, "enable_prefix_caching": False, **names
+    }  # fmt: skip
+    drafts = {n.removeprefix("--").replace("-", "_"): v for n, v in (of_trees | more).items()}
+    assert config == SpeculativeConfig(
+        method, **{n.replace("spec_", ""): v for n, v in drafts.items()}
+    )
+
+
+def test_every_option_arrives_at_the_sampler():
+    given = {
+        "max_tokens": 7, "temperature": 0.5, "top_p": 0.4, "top_k": 3, "min_p": 0.2, "seed": 9,
+        "stop": ["a", "b"], "ignore_eos": True,
+    }  # fmt: skip
+    assert given.keys() == {f.name for f in fields(options.SamplingOptions)}
+    assert options.SamplingOptions(**given).params(n=2) == SamplingParams(n=2, **given)
 
 
 def test_groups_become_options():

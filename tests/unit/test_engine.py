@@ -361,6 +361,13 @@ def test_seeds_are_64_bits_with_a_sign_and_forks_use_them_all():
     assert len({f >> 32 for f in forks}) > 90 and len({f % 2**32 for f in forks}) > 90
 
 
+def test_every_bit_of_a_seed_tells():
+    law = {"temperature": 1.0, "max_tokens": 16, "ignore_eos": True}
+    seeds = [5, 5 + 2**31, 5 + 2**32, 5 + 2**63]
+    outputs = run(make_engine(), [[5, 6, 7]] * 4, [SamplingParams(seed=s, **law) for s in seeds])
+    assert len({tuple(o[0]) for o in tokens(outputs)}) == 4
+
+
 def test_numpy_ids_are_one_prompt():
     ids = np.array([3, 1, 4])
     params = SamplingParams(max_tokens=4, ignore_eos=True, **GREEDY)
