@@ -30,9 +30,10 @@ def test_what_is_no_prompt_is_refused(llm, prompt):
             llm.generate(prompts)
 
 
-def test_streams_read_in_turn_all_come_to_their_end(llm):
+@pytest.mark.parametrize("lengths", [(3, 9), (4, 9), (9, 3), (5, 5)], ids=str)
+def test_streams_read_in_turn_all_come_to_their_end(llm, lengths):
     """A step of one stream may end another's request."""
-    params = [SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True) for n in (3, 9)]
+    params = [SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True) for n in lengths]
     alone = [[o.outputs[0].token_ids for o in llm.stream("abc", p)][-1] for p in params]
     streams = [llm.stream("abc", p) for p in params]
     seen = [list(row) for row in zip_longest(*streams)]
