@@ -2,6 +2,17 @@
 #include "kernels.h"
 
 namespace specfast::bind {
+namespace {
+
+// Elements of out are written while rows of x are still read.
+void check_apart(const LinearParams& p) {
+  const float* x_end = p.x + (p.M - 1) * p.x_stride + p.K;
+  const float* out_end = p.out + (p.M - 1) * p.out_stride + p.N;
+  STD_TORCH_CHECK(p.M == 0 || p.out >= x_end || p.x >= out_end,
+                  "out: must not overlap x");
+}
+
+}  // namespace
 
 void linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
             const std::optional<Tensor>& residual, Tensor out) {
@@ -20,6 +31,7 @@ void linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& 
     p.residual = f32_rows(*residual, "residual", {p.M, p.N});
     p.residual_stride = row_stride(*residual);
   }
+  check_apart(p);
   cpu::linear(p, torch_parallel_for);
 }
 

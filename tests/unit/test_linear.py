@@ -155,6 +155,15 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize("columns", ((0, 17), (8, 25), (16, 33)))
+def test_out_over_x_is_refused(columns):
+    buffer = torch.zeros(3, 40)
+    x, out = buffer[:, :17], buffer[:, slice(*columns)]
+    weight = ops.pack_linear(torch.zeros(17, 17))
+    with pytest.raises(RuntimeError, match="out: must not overlap x"):
+        ops.linear(x, weight, out)
+
+
 @pytest.mark.parametrize("message", WRONG)
 def test_a_refused_tensor_is_named(message):
     right = {"x": torch.zeros(3, 17), "weight": torch.zeros(2, 17, 32), "out": torch.zeros(3, 33)}
