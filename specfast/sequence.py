@@ -162,13 +162,17 @@ class Batch:
     them.
 
     starts, num_tokens [B] int32; draft_limits [B, 2] int32: depth and nodes, 0 where nothing is
-    drafted.
+    drafted. The arrays become read-only: a proposer is handed them.
     """
 
     seqs: tuple[Sequence, ...]
     starts: np.ndarray
     num_tokens: np.ndarray
     draft_limits: np.ndarray
+
+    def __post_init__(self) -> None:
+        for array in (self.starts, self.num_tokens, self.draft_limits):
+            array.flags.writeable = False
 
     def __len__(self) -> int:
         return len(self.seqs)

@@ -181,3 +181,32 @@ def test_the_others_keep_their_own_trees(failing):
     for row, metrics in enumerate(o.metrics for o in outputs):
         assert metrics.num_draft_tokens == metrics.num_accepted_tokens
         assert (metrics.num_drafts > 1) == (row != failing)
+
+
+class WritesInto:
+    """Overwrites an array of the batch that it is handed."""
+
+    needs = Needs()
+
+    def __init__(self, name):
+        self.name = name
+
+    def propose(self, batch):
+        getattr(batch, self.name)[...] = 9
+        return chain(4)(len(batch))
+
+    def observe(self, batch, proposal, forward, result):
+        pass
+
+    def release(self, seq):
+        pass
+
+    def reset(self):
+        pass
+
+
+@pytest.mark.parametrize("name", ("starts", "num_tokens", "draft_limits"))
+def test_a_proposer_cannot_write_into_the_batch(name, caplog):
+    check(run(make_engine(WritesInto(name), k=4), PROMPTS, PARAMS))
+    assert all("read-only" in r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    assert len(caplog.records) >= len(PROMPTS)
