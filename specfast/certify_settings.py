@@ -103,11 +103,11 @@ def _is_possible(row: Row) -> bool:
 
 
 def vary_prompts(prompts: list[list[int]], count: int, max_tokens: int) -> list[list[int]]:
-    """count prompts of at most max_tokens: each is cut to several lengths.
+    """count prompts of at most max_tokens: each is cut to several lengths, at least two.
 
     So prompts share beginnings of every length, as a prefix cache needs to be tested.
     """
-    varied = []
+    varied, prompts = [], prompts[: max(1, count // 2)]
     for i in range(count):
         prompt, turn = prompts[i % len(prompts)], i // len(prompts)
         longest = min(len(prompt), max_tokens)

@@ -207,3 +207,11 @@ def test_prompts_are_varied_and_share_beginnings():
     assert len(varied) == len({tuple(p) for p in varied}) == 10
     assert all(1 <= len(p) <= 80 for p in varied)
     assert varied[2] == varied[0][: len(varied[2])]
+
+
+@pytest.mark.parametrize("count", (2, 3, 8))
+def test_few_prompts_share_beginnings_too(count):
+    prompts = [[i] * 100 for i in range(10)]
+    varied = vary_prompts(prompts, count, 80)
+    assert len(varied) == count
+    assert len({p[0] for p in varied}) <= count // 2
