@@ -136,7 +136,7 @@ class SpeculativeConfig:
 
     What is None is the method's own affair; a setting that its method does not know is refused.
     model: who drafts, where that is a model (a folder, hub id, .gguf file or known name).
-    policy: "fixed" verifies every draft, "auto" as many as pay on this machine.
+    policy: "auto" verifies as many drafts as pay on this machine, "fixed" every one.
     draft_dtype: as EngineConfig.dtype, for that model.
     max_tree_nodes: drafts a sequence and step where the method drafts trees (None: chains).
     verification: "match" (the same bytes as without drafts), "rejection" (the same law;
@@ -150,7 +150,7 @@ class SpeculativeConfig:
     rejection_rule: str | None = None
     typical_threshold: float | None = None
     typical_alpha: float | None = None
-    policy: str = "fixed"
+    policy: str = "auto"
     model: str | None = None
     draft_dtype: str | None = None
     max_tree_nodes: int | None = None

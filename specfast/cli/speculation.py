@@ -57,9 +57,9 @@ class SpeculationOptions:
     policy: Annotated[
         str | None,
         option(
-            "Verify every draft (fixed), or as many as pay on this machine (auto).",
+            "Verify as many drafts as pay on this machine (auto), or every one (fixed).",
             panel="Speculation",
-            unset="fixed",
+            unset="auto",
         ),
     ] = None
     max_tree_nodes: Annotated[

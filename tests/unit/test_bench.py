@@ -104,7 +104,8 @@ def test_different_outputs_are_said(monkeypatch):
 
 
 def test_proposer_and_prefix_cache_are_empty_at_each_answer():
-    config = EngineConfig("toy", num_blocks=128, speculative_config=SpeculativeConfig("ngram"))
+    spec = SpeculativeConfig("ngram", policy="fixed")
+    config = EngineConfig("toy", num_blocks=128, speculative_config=spec)
     from specfast.engine import Engine
     from specfast.proposers.registry import make_proposer
     from specfast.proposers.target import Target

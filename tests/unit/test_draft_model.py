@@ -28,7 +28,7 @@ SHAPES = {"chain": None, "tree": 16}
 
 
 def make_engine(draft, model=None, k=4, nodes=None, verification="match", **config) -> Engine:
-    spec = SpeculativeConfig("draft_model", k, verification=verification, max_tree_nodes=nodes)
+    spec = SpeculativeConfig("draft_model", k, verification, max_tree_nodes=nodes, policy="fixed")
     values = {"num_blocks": 64, "block_size": 4, "max_num_batched_tokens": 64, **config}
     settings = EngineConfig("toy", speculative_config=spec, **values)
     target = Target(model or ToyModel(), ToyTokenizer(), settings)

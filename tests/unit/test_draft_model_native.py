@@ -37,7 +37,7 @@ V = 101
 
 
 def make_engine(model, draft=None, k=4, nodes=None, **config) -> Engine:
-    spec = SpeculativeConfig("draft_model", num_speculative_tokens=k, max_tree_nodes=nodes)
+    spec = SpeculativeConfig("draft_model", k, max_tree_nodes=nodes, policy="fixed")
     values = {"num_blocks": 80, "block_size": BLOCK_SIZE, "max_num_batched_tokens": 64}
     values |= {"max_num_seqs": 8, **config}
     settings = EngineConfig("tiny", speculative_config=spec if draft else None, **values)

@@ -23,7 +23,7 @@ LAWS = {"greedy": GREEDY, "sampled": SAMPLED}
 
 
 def make_hybrid(order=1, nodes=32, drafter=None) -> HybridProposer:
-    config = SpeculativeConfig("hybrid", num_speculative_tokens=4, max_tree_nodes=nodes)
+    config = SpeculativeConfig("hybrid", 4, max_tree_nodes=nodes, policy="fixed")
     proposer = HybridProposer(config, Target(ToyModel(ToyConfig(), order=order), None, None))
     if drafter:
         proposer._drafter = drafter

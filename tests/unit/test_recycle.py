@@ -166,7 +166,7 @@ PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], list(range(1, 30))]
 
 def recycling_engine(order=1):
     model = ToyModel(ToyConfig(), order=order)
-    config = SpeculativeConfig("recycle", num_speculative_tokens=4, max_tree_nodes=32)
+    config = SpeculativeConfig("recycle", 4, max_tree_nodes=32, policy="fixed")
     proposer = RecycleProposer(config, Target(model, None, None))
     return make_engine(proposer, model)
 
@@ -230,7 +230,7 @@ def target_stream_of_order_one(prompt):
 @pytest.mark.parametrize("path", ([0], [1, 2]), ids=("first", "last"))
 def test_of_one_tokens_rows_the_committed_one_stays(path):
     """Token 7 is drafted twice, by the nodes 0 and 2: once on the accepted path."""
-    config = SpeculativeConfig("recycle", num_speculative_tokens=4)
+    config = SpeculativeConfig("recycle", 4, policy="fixed")
     proposer = RecycleProposer(config, Target(ToyModel(), None, None))
     proposal = Proposal.trees([DraftTree([7, 8, 7], [-1, -1, 1], [1.0] * 3)])
     likeliest = torch.tensor([[10], [11], [12], [13]], dtype=torch.int32)

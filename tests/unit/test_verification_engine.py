@@ -37,7 +37,7 @@ LOSSY = {"verification": "typical"}
 
 def make_engine(proposer, model=None, k=3, nodes=8, rule="block", **config) -> Engine:
     spec = SpeculativeConfig(
-        "test", num_speculative_tokens=k, max_tree_nodes=nodes, **RULES.get(rule, LOSSY)
+        "test", k, max_tree_nodes=nodes, policy="fixed", **RULES.get(rule, LOSSY)
     )
     values = {"num_blocks": 512, "block_size": 4, "max_num_seqs": 64, **config}
     settings = EngineConfig("toy", speculative_config=spec, **values)
