@@ -8,8 +8,7 @@ namespace {
 void check_apart(const LinearParams& p) {
   const float* x_end = p.x + (p.M - 1) * p.x_stride + p.K;
   const float* out_end = p.out + (p.M - 1) * p.out_stride + p.N;
-  STD_TORCH_CHECK(p.M == 0 || p.out >= x_end || p.x >= out_end,
-                  "out: must not overlap x");
+  STD_TORCH_CHECK(p.M == 0 || p.out >= x_end || p.x >= out_end, "out: must not overlap x");
 }
 
 }  // namespace
