@@ -115,6 +115,19 @@ def test_drafts_that_never_pay_are_probed_cheaply_and_come_back():
     assert [num_verified(2) for _ in range(200)][-100:] == [2] * 100
 
 
+@pytest.mark.parametrize(
+    "asked, left, limits",
+    [(None, 99, (8, 32)), (2, 99, (2, 8)), (1, 99, (1, 4)), (0, 99, (0, 0)), (None, 4, (3, 12)),
+     (2, 2, (1, 4)), (None, 1, (0, 0))],
+)  # fmt: skip
+def test_a_request_that_goes_less_deep_gets_less_nodes(asked, left, limits):
+    budget = Budget(SpeculativeConfig("suffix", 8, max_tree_nodes=32))
+    own = None if asked is None else {"num_speculative_tokens": asked}
+    params = SamplingParams(speculative=own)
+    seq = SimpleNamespace(seq_id=0, params=params, num_remaining_tokens=left)
+    assert budget.plan([seq]).tolist() == [list(limits)]
+
+
 @st.composite
 def trees(draw, max_nodes=5):
     tree = DraftTree()

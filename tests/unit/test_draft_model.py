@@ -261,15 +261,18 @@ def test_who_is_behind_for_longer_than_a_step_waits_and_the_others_are_drafted_f
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])
-def test_off_and_on_again(eager, shape, sampling):
-    """While nothing may be drafted the draft sees nothing; then it catches up and is right."""
+@pytest.mark.parametrize("block_size, spell", [(4, 4), (16, 12)])
+def test_off_and_on_again(eager, shape, sampling, block_size, spell):
+    """While nothing may be drafted the draft sees nothing, be it for several blocks or for most of
+    one; then it catches up and is right.
+    """
     prompts, params = prompts_of(random.Random(8), 5), params_of(sampling, 60)
-    engine = make_engine(ToyModel(), nodes=SHAPES[shape], num_blocks=200)
+    engine = make_engine(ToyModel(), nodes=SHAPES[shape], num_blocks=200, block_size=block_size)
     plan, calls = engine.budget.plan, []
 
     def gated(seqs):
         calls.append(1)
-        off = len(calls) % 8 < 4
+        off = len(calls) % (2 * spell) < spell
         return np.zeros((len(seqs), 2), np.int32) if off else plan(seqs)
 
     engine.budget.plan = gated
@@ -319,6 +322,17 @@ def test_a_request_of_its_own_k_and_one_without_drafts(eager):
     check_streams(prompts, outputs, params_of(GREEDY))
     assert {len(drafts) for _, drafts, _, _ in seen} == {2}
     assert all(ids[0] == 3 for ids, *_ in seen)
+
+
+def test_the_draft_never_sees_a_request_without_drafts(eager):
+    """Neither its prompt, taken in chunks beside another's drafts, nor its answer."""
+    engine = make_engine(ToyModel(), max_num_seqs=2, max_num_batched_tokens=16)
+    drafted = engine.add_request([6, 7], params_of(GREEDY, 40))
+    plain = engine.add_request([5] * 90, params_of(GREEDY, 8, speculative=False))
+    while not plain.finished:
+        engine.step()
+        assert plain.seqs[0].seq_id not in engine.proposer._kv._ends
+    assert drafted.metrics.num_drafts > 2 and engine.scheduler.stats.num_chunk_splits > 2
 
 
 class Reduced(ToyModel):
@@ -429,6 +443,13 @@ def test_release_and_reset_forget(eager):
 )  # fmt: skip
 def test_tree_shapes(depth, nodes, shape):
     assert tree_shape(depth, nodes, draws=False) == shape
+
+
+def test_the_shortest_gaps_get_the_rows_first():
+    gaps = np.array([20, 3, 0, 9, 3], np.int32)
+    assert draft_model._within(gaps, 17).tolist() == [2, 3, 0, 9, 3]
+    assert draft_model._within(gaps, 5).tolist() == [0, 3, 0, 0, 2]
+    assert draft_model._within(gaps, 99).tolist() == gaps.tolist()
 
 
 @pytest.mark.parametrize("depth, nodes, side", [(5, None, 1), (4, 5, 2), (4, 16, 2), (4, 17, 3)])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from specfast import ops
+from specfast._host import philox
 from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
 from specfast.engine import Engine
 from specfast.proposers.base import Needs
@@ -359,6 +360,9 @@ def test_seeds_are_64_bits_with_a_sign_and_forks_use_them_all():
     forks = {noise(s, c) for s in (0, 1, 2**32, 2**63, -1) for c in range(1, 20)}
     assert len(forks) == 5 * 19
     assert len({f >> 32 for f in forks}) > 90 and len({f % 2**32 for f in forks}) > 90
+    for purpose in range(4):  # of a token's noise, its coin, residual and drafts
+        low, high, _, _ = philox(5, (3, purpose, 0, 0))
+        assert fork_seed(5, 3) != low | high << 32, "those words are drawn with already"
 
 
 def test_every_bit_of_a_seed_tells():

@@ -149,6 +149,26 @@ def test_promises_outlast_any_number_of_empty_ones():
     assert promises.kept_share == pytest.approx(1.0)
 
 
+def test_the_clock_finds_what_drafting_costs(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    clock = CostClock(prior=0.3)
+    for drafting in (0.1, 0.1, 0.0) * 100:
+        if drafting:
+            with clock.drafting():
+                now[0] += drafting
+        clock.proposed()
+        now[0] += 0.4
+        clock.observed()
+    assert clock.draft_cost == pytest.approx(0.25, rel=0.01), "steps without drafting say nothing"
+    with clock.drafting():  # a prompt is fed
+        now[0] += 1000
+    clock.proposed()
+    now[0] += 0.4
+    clock.observed()
+    assert clock.draft_cost < 0.3
+
+
 class Knowing:
     """A drafter that knows the stream, counts its calls, and seems to take `seconds`."""
 

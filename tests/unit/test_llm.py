@@ -43,6 +43,14 @@ def test_streams_read_in_turn_all_come_to_their_end(llm, lengths):
         assert outputs[-1].outputs[0].token_ids == alone[i]
 
 
+def test_a_stream_that_is_abandoned_is_cancelled(llm):
+    left = llm.stream("a", SamplingParams(max_tokens=None, ignore_eos=True))
+    next(left)
+    left.close()
+    llm.generate("b", SamplingParams(max_tokens=2, ignore_eos=True), use_tqdm=False)
+    assert not llm.engine.has_unfinished and not llm.engine.scheduler.running
+
+
 def test_sampling_params_are_no_dict(llm):
     for call in (llm.generate, lambda *given: next(llm.stream(*given))):
         with pytest.raises(ValueError, match="from_dict"):

@@ -249,6 +249,18 @@ def test_of_one_tokens_rows_the_committed_one_stays(path):
     assert list(successors_of(proposer._adjacency, 3)) == [10]
 
 
+def test_a_prompt_enters_once():
+    """What the target said since counts more than the prompt's own pairs."""
+    config = SpeculativeConfig("recycle", num_speculative_tokens=1)
+    proposer = RecycleProposer(config, Target(ToyModel(), None, None))
+    params = SamplingParams(temperature=0.0)
+    seq = SimpleNamespace(seq_id=0, token_ids=[5, 6, 5], num_prompt_tokens=3, params=params, seed=0)
+    batch = SimpleNamespace(seqs=[seq], draft_limits=np.array([[1, 1]], np.int32))
+    assert proposer.propose(batch).tokens.tolist() == [[6]]
+    fill(proposer._adjacency, {5: [(8, 1.0)]})
+    assert proposer.propose(batch).tokens.tolist() == [[8]]
+
+
 def test_every_row_teaches_its_own_token_and_padding_none():
     """Trees of 1, 3 and no nodes side by side, and a prompt that is not at its end."""
     config = SpeculativeConfig("recycle", num_speculative_tokens=4)
