@@ -1,8 +1,8 @@
 // Launches and shared memory, the one place where nvcc and the emulation (g++, -Itests/emu) differ.
 //
-//   SPECFAST_SHARED(float[32], sums);           static shared memory: one object a block
-//   SPECFAST_DYNAMIC_SHARED(float, row);        float* row: what the launch asked for, 16-byte
-//   aligned SPECFAST_LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...);
+//   SPECFAST_SHARED(float[32], sums);     float sums[32], one a block
+//   SPECFAST_DYNAMIC_SHARED(float, row);  float* row: what the launch asks for, aligned to 16 bytes
+//   SPECFAST_LAUNCH(kernel, grid, block, shared_bytes, stream, arguments...);
 //
 // A kernel with a comma in its name goes in parentheses. An empty grid launches nothing.
 #pragma once
@@ -24,8 +24,7 @@
 #define SPECFAST_SHARED(type, name)       \
   static const char name##_declaration{}; \
   auto& name = emu::shared_object<specfast::cuda::Same<type>>(&name##_declaration)
-#define SPECFAST_DYNAMIC_SHARED(type, name) \
-  type* name = static_cast<type*>(emu::current->block->shared.dynamic())
+#define SPECFAST_DYNAMIC_SHARED(type, name) type* name = emu::dynamic_shared<type>()
 #endif
 #define SPECFAST_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
   specfast::cuda::launch(#kernel, kernel, grid, block, shared_bytes, stream, __VA_ARGS__)

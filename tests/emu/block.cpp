@@ -97,13 +97,18 @@ int Block::barrier(Site site, bool predicate) {
   return last_predicates_;  // no later barrier can have completed without this thread
 }
 
-Block::~Block() {
-  if (stacks_) munmap(stacks_, (size_t)capacity_ * kStackBytes);
+Block::~Block() { unmap_stacks(); }
+
+void Block::unmap_stacks() {
+  if (!stacks_) return;
+  size_t bytes = (size_t)capacity_ * kStackBytes;
+  ASAN_UNPOISON_MEMORY_REGION(stacks_, bytes);  // or its next owner has what frames left
+  munmap(stacks_, bytes);
 }
 
 void Block::grow(int num_threads) {
   if (num_threads <= capacity_) return;
-  if (stacks_) munmap(stacks_, (size_t)capacity_ * kStackBytes);
+  unmap_stacks();
   capacity_ = num_threads;
   threads_.reset(new Thread[(size_t)num_threads]);
   void* stacks = mmap(nullptr, (size_t)num_threads * kStackBytes, PROT_READ | PROT_WRITE,
@@ -129,10 +134,12 @@ void Block::run_thread(Thread& thread) {
   if (arrived_)
     fail("this thread exits, %d wait in %s at %s:%d", arrived_, barrier_site_.op,
          barrier_site_.file, barrier_site_.line);
-  for (const Meeting& meeting : warp.meetings)
-    if (warp.waiting && meeting.arrived && meeting.mask >> thread.lane & 1)
-      fail("this thread exits, its warp waits for it in %s at %s:%d", meeting.site.op,
-           meeting.site.file, meeting.site.line);
+  for (uint32_t rest = warp.waiting; rest; rest &= rest - 1) {
+    const Thread& other = warp.threads[__builtin_ctz(rest)];
+    if (other.mask >> thread.lane & 1)
+      fail("this thread exits, thread %d waits for it in %s at %s:%d", other.rank, other.site.op,
+           other.site.file, other.site.line);
+  }
   thread.state = Thread::done;
   thread.copies.clear();
   warp.alive &= ~(1u << thread.lane);

@@ -56,8 +56,9 @@ struct Thread {
   dim3 index;
   int rank, lane;
   State state = done;
-  Site site;       // where it waits
-  const void* in;  // what it brings to a collective, and where it wants the result
+  Site site;      // where it waits
+  uint32_t mask;  // of the collective it is in, what it brings and where the result goes
+  const void* in;
   void* out;
   CopyQueue copies;
   Fiber fiber;
@@ -115,6 +116,7 @@ class Block {
   Meeting& arrive(Site site, uint32_t mask, size_t in_size);
   void wait(Site site);
   void grow(int num_threads);
+  void unmap_stacks();
   void run_thread(Thread& thread);
   bool advance(int warp);
   [[noreturn]] void deadlock();
@@ -159,7 +161,7 @@ void Block::meet(Site site, uint32_t mask, const void* in, size_t in_size, void*
                  const Complete& complete) {
   Warp& warp = *current->warp;
   Meeting& meeting = arrive(site, mask, in_size);
-  current->in = in, current->out = out;
+  current->mask = mask, current->in = in, current->out = out;
   if (meeting.arrived != mask) return wait(site);
   meeting.arrived = 0;
   complete(warp.threads);

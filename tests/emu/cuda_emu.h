@@ -1,7 +1,7 @@
 // CUDA's device language on the CPU: a kernel's source, compiled by g++ with this header, runs
-// unchanged, each of its threads a fiber (block.h). What is here behaves as the CUDA
-// programming guide says; what a kernel must not use is absent. Misuse aborts, naming kernel, block
-// and thread.
+// unchanged, each of its threads a fiber (block.h). What is here behaves as the CUDA programming
+// guide says; what it leaves undefined aborts, naming kernel, block and thread. What a kernel must
+// not use (cooperative groups, textures, plain __shared__, lockstep of a warp) is absent.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -14,7 +14,6 @@
 #define __global__
 #define __device__
 #define __host__
-#define __constant__
 #define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
@@ -243,6 +242,12 @@ template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             size_t shared_bytes, Arguments... arguments) {
   run({name, grid, block, shared_bytes, [&] { kernel(arguments...); }});
+}
+
+template <class T>
+T* dynamic_shared() {
+  static_assert(alignof(T) <= 16, "as aligned as launch.cuh says");
+  return static_cast<T*>(current->block->shared.dynamic());
 }
 
 template <class T>

@@ -60,7 +60,8 @@ class Device {
   Device(const Device&) = delete;
   ~Device() {
     synchronize();
-    ASAN_UNPOISON_MEMORY_REGION(memory_, total());
+    ASAN_UNPOISON_MEMORY_REGION(memory_, kEdge);
+    ASAN_UNPOISON_MEMORY_REGION(data() + size_, kEdge);
     if (!emu::is_poison(memory_, kEdge)) check::fail(__FILE__, __LINE__) << "a write before it\n";
     if (!emu::is_poison(data() + size_, kEdge))
       check::fail(__FILE__, __LINE__) << "a write past its " << size_ << " elements\n";

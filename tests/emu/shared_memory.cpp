@@ -4,13 +4,11 @@
 
 namespace emu {
 
-SharedMemory::SharedMemory() : arena_(kMaxShared + kMaxStaticShared + (64 << 10)) {}
-
 void SharedMemory::start(size_t dynamic_bytes) {
   objects_.clear();
   static_bytes_ = 0;
-  // No more aligned than SPECFAST_DYNAMIC_SHARED says.
-  end_ = reinterpret_cast<unsigned char*>(((uintptr_t)arena_.data() + 127) & ~(uintptr_t)127) + 16;
+  // An odd multiple of 16: no more aligned than SPECFAST_DYNAMIC_SHARED promises.
+  end_ = arena_.get() + -(uintptr_t)arena_.get() % 32 + 16;
   dynamic_ = place(nullptr, dynamic_bytes, 16);
 }
 
@@ -19,7 +17,7 @@ unsigned char* SharedMemory::place(const void* key, size_t bytes, size_t alignme
   data += -(uintptr_t)data % alignment;
   unsigned char* end = data + bytes + kGuard;
   end += -(uintptr_t)end % 16;
-  if (end > arena_.data() + arena_.size()) fail("too many objects in shared memory");
+  if (end > arena_.get() + kArena) fail("too many objects in shared memory");
   poison(data - kGuard, kGuard);
   poison(data, bytes);
   poison(data + bytes, kGuard);
@@ -48,7 +46,7 @@ void SharedMemory::check(const void* p, size_t bytes, const char* what) const {
 }
 
 void SharedMemory::finish() {
-  ASAN_UNPOISON_MEMORY_REGION(arena_.data(), arena_.size());
+  ASAN_UNPOISON_MEMORY_REGION(arena_.get(), kArena);
   for (const Object& object : objects_)
     if (!is_poison(object.data - kGuard, kGuard) || !is_poison(object.data + object.bytes, kGuard))
       fail("a write beside a shared object of %zu bytes", object.bytes);

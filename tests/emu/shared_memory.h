@@ -1,5 +1,7 @@
-// A block's shared memory: every object lies between guards and is poison when the block starts.
+// A block's shared memory, and asynchronous copies into it. Every object lies between guards and is
+// poison when the block starts.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "poison.h"
@@ -12,8 +14,6 @@ constexpr size_t kMaxShared = 163 << 10;  // sm_80's, the least of those we buil
 
 class SharedMemory {
  public:
-  SharedMemory();
-
   void start(size_t dynamic_bytes);
   void finish();  // fails if a guard was written
 
@@ -32,9 +32,10 @@ class SharedMemory {
   };
   unsigned char* place(const void* key, size_t bytes, size_t alignment);
 
-  std::vector<unsigned char> arena_;
+  static constexpr size_t kArena = kMaxShared + (64 << 10);  // room for guards
+  std::unique_ptr<unsigned char[]> arena_{new unsigned char[kArena]};
   std::vector<Object> objects_;
-  unsigned char *dynamic_ = nullptr, *end_ = nullptr;
+  unsigned char *dynamic_ = nullptr, *end_ = nullptr;  // end_: of the objects and their guards
   size_t static_bytes_ = 0;
 };
 

@@ -67,6 +67,35 @@ bool orders_agree(Kernel kernel, int threads) {
   return outputs[0] == outputs[1] && outputs[0] == outputs[2];
 }
 
+// --- orders ---
+
+__device__ int counter;
+
+__global__ void takes_tickets(int* out) {
+  int ticket = atomicAdd(&counter, 1);
+  out[blockIdx.x * 64 + threadIdx.x] = ticket;
+}
+
+std::vector<int> tickets(emu::Schedule order) {
+  emu::schedule = order;
+  counter = 0;
+  auto taken = one_block(takes_tickets, 64);
+  emu::schedule = {};
+  return taken;
+}
+
+TEST(orders_are_what_they_say) {
+  auto forward = tickets({emu::Order::forward}), reverse = tickets({emu::Order::reverse});
+  for (int i = 0; i < 64; i++) {
+    CHECK_EQ(forward[(size_t)i], i);
+    CHECK_EQ(reverse[(size_t)i], 63 - i);
+  }
+  auto random = tickets({emu::Order::random, 1});
+  CHECK(random != forward && random != reverse);
+  CHECK(random == tickets({emu::Order::random, 1}));
+  CHECK(random != tickets({emu::Order::random, 2}));
+}
+
 // --- races: another order gives another result ---
 
 template <bool kFixed>
@@ -266,7 +295,7 @@ __global__ void shuffles(int* out) {
 
 TEST(a_divergent_shuffle_is_caught) {
   dies(last_words([] { one_block(shuffles<kDiverges>, 32); }),
-       "this thread exits, its warp waits for it in __shfl_xor_sync at", "thread (16, 0, 0)");
+       "this thread exits, thread 0 waits for it in __shfl_xor_sync at", "thread (16, 0, 0)");
   dies(last_words([] { one_block(shuffles<kMeetsAnother>, 32); }), "meets __shfl_xor_sync at",
        "thread (16, 0, 0)");
   dies(last_words([] { one_block(shuffles<kNotInMask>, 32); }), "lane 31 is not in its mask",
