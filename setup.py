@@ -27,6 +27,7 @@ class CMakeBuild(build_ext):
             f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR) / 'ninja'}",
             f"-DCMAKE_INSTALL_PREFIX={package}",
             f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DSPECFAST_CUDA={os.environ.get('SPECFAST_CUDA', 'AUTO')}",
             *os.environ.get("SPECFAST_CMAKE_ARGS", "").split(),
         ]
         subprocess.run(configure, check=True)

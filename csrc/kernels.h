@@ -1,6 +1,8 @@
 // The launchers. cpu::op runs on the SIMD tier chosen at start; every tier gives the same bits.
 // cuda::op enqueues on a stream, and reads its tensors as the params' dtypes say.
 #pragma once
+#include <string>
+
 #include "core/parallel.h"
 #include "params.h"
 
@@ -52,6 +54,16 @@ bool advise_huge_pages(void* data, int64_t bytes);
 namespace specfast::cuda {
 
 using Stream = void*;  // a cudaStream_t
+
+const char* built_images();  // "sm_80 compute_80 sm_90": devices' code, and PTX
+int toolkit_version();       // of the CUDA that built them; 13000 is 13.0
+int driver_version();        // the newest CUDA that this machine's driver runs; 0: no driver
+
+// Why no built image runs on a device of that compute capability; empty: one does.
+std::string misfit(int major, int minor);
+
+// Throws what a CUDA call's error (a cudaError_t) means for that kernel.
+[[noreturn]] void launch_failed(const char* kernel, int error);
 
 void rms_norm(const RmsNormParams& p, Stream stream);
 void silu_mul(const SiluMulParams& p, Stream stream);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,7 +25,6 @@ class Extension:
     compiler: str | None = None
     tier: str | None = None
     best_tier: str | None = None
-    has_cuda: bool = False
     outdated: bool = False
     error: str | None = None
 
@@ -36,15 +35,80 @@ class Extension:
         except ImportError as error:
             return cls(error=str(error))
         path = Path(inspect.getfile(ops._C))
-        has_cuda = torch._C._dispatch_has_kernel_for_dispatch_key("specfast::linear", "CUDA")
         return cls(
             str(path),
             ops._C.compiler,
             ops.simd_tier(),
             ops.best_simd_tier(),
-            has_cuda,
             _older_than(path, path.parent.parent / "csrc"),
         )
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """The CUDA kernels and what they must fit; a version as in "13.0", None where there is none.
+
+    images: what they are compiled for, empty in a build for the CPU only; toolkit: the CUDA that
+    compiled them; driver: the newest that the driver here runs; torch: the one that torch has; gpu:
+    the device that torch sees; misfit: why no image runs there, empty if one does.
+    """
+
+    images: tuple[str, ...] = ()
+    toolkit: str | None = None
+    driver: str | None = None
+    torch: str | None = None
+    gpu: str | None = None
+    misfit: str = ""
+
+    @classmethod
+    def look(cls) -> Cuda:
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+        seen = cls(torch=torch.version.cuda, gpu=gpu)
+        try:
+            from specfast.ops import _C
+        except ImportError:
+            return seen
+        if not _C.cuda_images:
+            return seen
+        return replace(
+            seen,
+            images=tuple(_C.cuda_images.split()),
+            toolkit=_cuda_version(_C.cuda_toolkit),
+            driver=_cuda_version(_C.cuda_driver()),
+            misfit=_C.cuda_misfit(*torch.cuda.get_device_capability()) if gpu else "",
+        )
+
+    @property
+    def checks(self) -> tuple[tuple[object, str], ...]:
+        """What may not fit: whether so, and the sentence for it."""
+        built = f"the CUDA kernels are built by {self.toolkit}"
+        unused = f"{self.gpu} is not used"
+        return (
+            (self.gpu and not self.images, f"{unused}: this build has CPU kernels only."),
+            (self.misfit, f"{unused}: {self.misfit}."),
+            (
+                self.driver and not self.torch,
+                "There is a driver for NVIDIA GPUs, but torch is a CPU build.",
+            ),
+            (
+                _major(self.driver) < _major(self.toolkit) and self.driver,
+                f"The driver runs CUDA {self.driver}, but {built}: update the driver.",
+            ),
+            (
+                _major(self.torch) != _major(self.toolkit) and self.torch and self.toolkit,
+                f"torch has CUDA {self.torch}, but {built}: build them by torch's.",
+            ),
+        )
+
+    def __str__(self) -> str:
+        parts = (
+            f"kernels for {' '.join(self.images)}" if self.images else "CPU kernels only",
+            f"built by {self.toolkit}" if self.toolkit else "",
+            f"torch has {self.torch}" if self.torch else "torch is a CPU build",
+            f"the driver runs {self.driver}" if self.driver else "no driver",
+            self.gpu or "no GPU seen",
+        )
+        return "; ".join(filter(None, parts))
 
 
 @dataclass(frozen=True)
@@ -67,8 +131,7 @@ class Demo:
 class Info:
     """This installation on this machine.
 
-    huge_pages: "always", "madvise" or "never"; None: the system does not say. torch_cuda: the CUDA
-    that torch was built with; gpu: the one torch sees.
+    huge_pages: "always", "madvise" or "never"; None: the system does not say.
     """
 
     specfast: str
@@ -79,8 +142,7 @@ class Info:
     threads: int
     cores: int
     huge_pages: str | None
-    torch_cuda: str | None
-    gpu: str | None
+    cuda: Cuda
     demo: Demo
 
     @property
@@ -111,10 +173,7 @@ class Info:
                 f"Huge pages are off: weights stream slower. Write madvise to {HUGE_PAGES}.",
             ),
             (self.demo.error, self.demo.error or ""),
-            (
-                self.gpu and not self.extension.has_cuda,
-                f"{self.gpu} is not used: this build has CPU kernels only.",
-            ),
+            *self.cuda.checks,
         )
         return [sentence for wrong, sentence in checks if wrong]
 
@@ -130,8 +189,7 @@ def collect() -> Info:
         threads=torch.get_num_threads(),
         cores=_num_cores(),
         huge_pages=_huge_pages(),
-        torch_cuda=torch.version.cuda,
-        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        cuda=Cuda.look(),
         demo=Demo.look(),
     )
 
@@ -147,7 +205,7 @@ def render(info: Info) -> str:
         "SIMD tier": f"{extension.tier} (best here: {extension.best_tier})",
         "threads": f"{info.threads} on {info.cores} cores",
         "huge pages": info.huge_pages or "unknown",
-        "CUDA": _cuda_text(info),
+        "CUDA": str(info.cuda),
         "demo model": info.demo.path or "not here; it is fetched when it is first used",
     }
     lines = [f"{name:<13}{value}" for name, value in facts.items()]
@@ -155,10 +213,13 @@ def render(info: Info) -> str:
     return "\n".join(lines)
 
 
-def _cuda_text(info: Info) -> str:
-    torch_has = f"torch has {info.torch_cuda}" if info.torch_cuda else "torch is a CPU build"
-    kernels = "CUDA kernels built" if info.extension.has_cuda else "CPU kernels only"
-    return f"{torch_has}; {info.gpu or 'no GPU seen'}; {kernels}"
+def _cuda_version(number: int) -> str | None:
+    """13000 -> "13.0"; 0 -> None."""
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None
+
+
+def _major(version: str | None) -> int:
+    return int(version.split(".")[0]) if version else 0
 
 
 def _version(text: str) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from specfast import extension
+from specfast import extension, ops
 
 ROOT = Path(__file__).parents[1]
 TRANSIENT = {"__pycache__", "build", "dist"}
@@ -75,6 +76,11 @@ def test_no_library_path_of_the_build_machine_is_kept(wheel):
         shown = subprocess.run(["readelf", "-d", library], capture_output=True, text=True)
         assert "NEEDED" in shown.stdout
         assert "RPATH" not in shown.stdout and "RUNPATH" not in shown.stdout
+
+
+def test_cuda_kernels_are_built_wherever_nvcc_is():
+    if shutil.which("nvcc") or os.environ.get("CI") == "true":
+        assert ops._C.cuda_images, "the compiled ops are without CUDA: `make build` adds it"
 
 
 def test_the_sdist_has_what_a_build_and_its_tests_need(tmp_path):

@@ -84,8 +84,6 @@ void decoder_layers(std::vector<Tensor> scratch, std::vector<std::optional<Tenso
               windows[layer]);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) {
-  m.impl("decoder_layers", TORCH_BOX(&decoder_layers));
-}
+SPECFAST_REGISTER_CPU(decoder_layers)
 
 }  // namespace specfast::bind

@@ -1,5 +1,4 @@
 #include "draft_trees.h"
-#include "kernels.h"
 
 namespace specfast::bind {
 
@@ -7,19 +6,18 @@ void draw_candidates(const Tensor& logits, const std::optional<Tensor>& d2t,
                      const Tensor& temperature, const Tensor& top_k, const Tensor& top_p,
                      const Tensor& min_p, const Tensor& seeds, const Tensor& positions,
                      const Tensor& nodes, const Tensor& roots, Tensor ids, Tensor laws) {
+  Door door;
   DrawCandidatesParams p{};
-  logit_rows(logits, temperature, top_k, top_p, min_p, seeds, positions, p);
-  p.d2t = i32_in(d2t, "d2t", {p.V});
-  p.nodes = i32_in(nodes, "nodes", {p.R});
-  p.roots = i32_in(roots, "roots", {p.R});
-  p.ids = i32_out(ids, "ids", {p.R, -1});
+  logit_rows(door, logits, temperature, top_k, top_p, min_p, seeds, positions, p);
+  p.d2t = door.i32_in(d2t, "d2t", {p.V});
+  p.nodes = door.i32_in(nodes, "nodes", {p.R});
+  p.roots = door.i32_in(roots, "roots", {p.R});
+  p.ids = door.i32_out(ids, "ids", {p.R, -1});
   p.m = ids.size(1);
-  p.laws = f32_out(laws, "laws", {p.R, p.V});
-  cpu::draw_candidates(p, torch_parallel_for);
+  p.laws = door.float_out(laws, "laws", {p.R, p.V});
+  door.run(p, "draw_candidates", cpu::draw_candidates);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) {
-  m.impl("draw_candidates", TORCH_BOX(&draw_candidates));
-}
+SPECFAST_REGISTER_CPU(draw_candidates)
 
 }  // namespace specfast::bind

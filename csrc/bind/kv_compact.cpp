@@ -1,4 +1,3 @@
-#include "kernels.h"
 #include "paged.h"
 
 namespace specfast::bind {
@@ -19,11 +18,17 @@ void check_path(const KvCompactParams& p, int64_t b) {
                base + path[accepted - 1] + 1);
 }
 
+void check_paths(const KvCompactParams& p) {
+  for (int64_t b = 0; b < p.B; b++) check_path(p, b);
+}
+
 }  // namespace
 
 void kv_compact(Tensor cache, const Tensor& block_tables, const Tensor& node_base,
                 const Tensor& path, const Tensor& num_accepted) {
+  Door door;
   KvCompactParams p{};
+  door.check_device(cache, "cache");
   check_shape(cache, "cache", {-1, 2, -1, -1, -1, -1});
   check_contiguous(cache, "cache");
   storage_dtype(cache, "cache");
@@ -31,16 +36,16 @@ void kv_compact(Tensor cache, const Tensor& block_tables, const Tensor& node_bas
   p.layers = cache.size(0), p.num_blocks = cache.size(2), p.block_size = cache.size(3);
   STD_TORCH_CHECK(p.block_size > 0, "cache: block_size must not be 0, got ", shape_text(cache));
   p.token_bytes = cache.size(4) * cache.size(5) * (int64_t)cache.element_size();
-  p.block_tables = i32_in(block_tables, "block_tables", {-1, -1});
+  p.block_tables = door.i32_in(block_tables, "block_tables", {-1, -1});
   p.B = block_tables.size(0), p.max_blocks = block_tables.size(1);
-  p.node_base = i32_in(node_base, "node_base", {p.B});
-  p.path = i32_in(path, "path", {p.B, -1});
+  p.node_base = door.i32_in(node_base, "node_base", {p.B});
+  p.path = door.i32_in(path, "path", {p.B, -1});
   p.N = path.size(1);
-  p.num_accepted = i32_in(num_accepted, "num_accepted", {p.B});
-  for (int64_t b = 0; b < p.B; b++) check_path(p, b);
-  cpu::kv_compact(p, torch_parallel_for);
+  p.num_accepted = door.i32_in(num_accepted, "num_accepted", {p.B});
+  if (!door.on_cuda()) check_paths(p);
+  door.run(p, "kv_compact", cpu::kv_compact);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) { m.impl("kv_compact", TORCH_BOX(&kv_compact)); }
+SPECFAST_REGISTER_CPU(kv_compact)
 
 }  // namespace specfast::bind

@@ -1,5 +1,4 @@
-#include "checks.h"
-#include "kernels.h"
+#include "door.h"
 
 namespace specfast::bind {
 namespace {
@@ -15,25 +14,26 @@ void check_apart(const LinearParams& p) {
 
 void linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
             const std::optional<Tensor>& residual, Tensor out) {
+  Door door;
   LinearParams p{};
-  p.x = f32_rows(x, "x", {-1, -1});
+  p.x = door.float_rows(x, "x", {-1, -1});
   p.M = x.size(0), p.K = x.size(1), p.x_stride = row_stride(x);
-  f32_rows(out, "out", {p.M, -1});
-  p.out = output<float>(out);
+  p.out = door.float_rows_out(out, "out", {p.M, -1});
   p.N = out.size(1), p.out_stride = row_stride(out);
+  door.check_device(weight, "weight");
   p.weight_dtype = storage_dtype(weight, "weight");
   check_shape(weight, "weight", {(p.N + kPanel - 1) / kPanel, p.K, kPanel});
   check_contiguous(weight, "weight");
   p.weight = weight.const_data_ptr();
-  p.bias = f32_in(bias, "bias", {p.N});
+  p.bias = door.float_in(bias, "bias", {p.N});
   if (residual) {
-    p.residual = f32_rows(*residual, "residual", {p.M, p.N});
+    p.residual = door.float_rows(*residual, "residual", {p.M, p.N});
     p.residual_stride = row_stride(*residual);
   }
   check_apart(p);
-  cpu::linear(p, torch_parallel_for);
+  door.run(p, "linear", cpu::linear);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) { m.impl("linear", TORCH_BOX(&linear)); }
+SPECFAST_REGISTER_CPU(linear)
 
 }  // namespace specfast::bind

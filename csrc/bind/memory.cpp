@@ -1,5 +1,4 @@
-#include "checks.h"
-#include "kernels.h"
+#include "door.h"
 
 namespace specfast::bind {
 
@@ -9,16 +8,15 @@ bool advise_huge_pages(Tensor t) {
 }
 
 void stream_read(const Tensor& data, Tensor sums) {
+  Door door;
   StreamReadParams p{};
-  p.data = i32_in(data, "data", {-1, 1024});
+  p.data = door.i32_in(data, "data", {-1, 1024});
   p.chunks = data.size(0);
-  p.sums = i32_out(sums, "sums", {p.chunks});
-  cpu::stream_read(p, torch_parallel_for);
+  p.sums = door.i32_out(sums, "sums", {p.chunks});
+  door.run(p, "stream_read", cpu::stream_read);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) {
-  m.impl("advise_huge_pages", TORCH_BOX(&advise_huge_pages));
-  m.impl("stream_read", TORCH_BOX(&stream_read));
-}
+SPECFAST_REGISTER_CPU(advise_huge_pages)
+SPECFAST_REGISTER_CPU(stream_read)
 
 }  // namespace specfast::bind

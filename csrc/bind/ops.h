@@ -1,6 +1,6 @@
 // The doors of the ops that decoder_layers calls in turn.
 #pragma once
-#include "checks.h"
+#include "door.h"
 
 namespace specfast::bind {
 

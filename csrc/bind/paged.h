@@ -1,13 +1,18 @@
 // Values that index the paged cache are checked at the door too: a kernel never leaves the cache.
 #pragma once
-#include "checks.h"
+#include "door.h"
 
 namespace specfast::bind {
 
 constexpr int64_t kMaxHeadDim = 256;
 
-inline KvLayer paged_layer(const Tensor& cache) {
-  KvLayer layer = kv_layer(cache, "kv_cache");
+// cache: [2, num_blocks, block_size, num_kv_heads, head_dim].
+inline KvLayer paged_layer(Door& door, const Tensor& cache) {
+  door.check_device(cache, "kv_cache");
+  check_shape(cache, "kv_cache", {2, -1, -1, -1, -1});
+  check_contiguous(cache, "kv_cache");
+  KvLayer layer{output<void>(cache), cache.size(1), cache.size(2),
+                cache.size(3),       cache.size(4), storage_dtype(cache, "kv_cache")};
   int64_t dim = layer.head_dim;
   STD_TORCH_CHECK(dim > 0 && dim % 16 == 0 && dim <= kMaxHeadDim,
                   "kv_cache: head_dim must be a multiple of 16 up to 256, got ", dim);
@@ -17,8 +22,9 @@ inline KvLayer paged_layer(const Tensor& cache) {
 }
 
 // One slot a row, -1 for a row that stores nothing.
-inline const int64_t* row_slots(const Tensor& t, int64_t rows, const KvLayer& cache) {
-  const int64_t* slots = i64_in(t, "slots", {rows});
+inline const int64_t* row_slots(Door& door, const Tensor& t, int64_t rows, const KvLayer& cache) {
+  const int64_t* slots = door.i64_in(t, "slots", {rows});
+  if (door.on_cuda()) return slots;
   int64_t num_slots = cache.num_blocks * cache.block_size;
   for (int64_t row = 0; row < rows; row++)
     STD_TORCH_CHECK(slots[row] >= -1 && slots[row] < num_slots, "slots: row ", row, " wants slot ",

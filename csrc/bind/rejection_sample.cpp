@@ -1,5 +1,4 @@
 #include "draft_trees.h"
-#include "kernels.h"
 
 namespace specfast::bind {
 namespace {
@@ -19,16 +18,18 @@ void check_law_rows(const RejectionSampleParams& p) {
     }
 }
 
-void draft_laws_in(const std::optional<Tensor>& laws, const std::optional<Tensor>& law_row,
-                   const std::optional<Tensor>& vocab_map, RejectionSampleParams& p) {
+void draft_laws_in(Door& door, const std::optional<Tensor>& laws,
+                   const std::optional<Tensor>& law_row, const std::optional<Tensor>& vocab_map,
+                   RejectionSampleParams& p) {
   STD_TORCH_CHECK(laws.has_value() == law_row.has_value(),
                   "draft_laws and law_row: give both or neither");
   STD_TORCH_CHECK(laws.has_value() || !vocab_map, "vocab_map: maps draft_laws, of which are none");
   if (!laws) return;
-  p.laws = f32_in(*laws, "draft_laws", {-1, vocab_map ? -1 : p.V});
+  p.laws = door.float_in(*laws, "draft_laws", {-1, vocab_map ? -1 : p.V});
   p.num_laws = laws->size(0), p.law_vocab = laws->size(1);
-  p.law_row = i32_in(*law_row, "law_row", {p.B, p.N});
-  p.vocab_map = i32_in(vocab_map, "vocab_map", {p.law_vocab});
+  p.law_row = door.i32_in(*law_row, "law_row", {p.B, p.N});
+  p.vocab_map = door.i32_in(vocab_map, "vocab_map", {p.law_vocab});
+  if (door.on_cuda()) return;
   check_map(p);
   check_law_rows(p);
 }
@@ -43,19 +44,18 @@ void rejection_sample(const Tensor& logits, const Tensor& temperature, const Ten
                       const std::optional<Tensor>& law_row, const std::optional<Tensor>& vocab_map,
                       bool by_token, Tensor path, Tensor num_accepted, Tensor next_tokens,
                       Tensor status) {
+  Door door;
   RejectionSampleParams p{};
-  logit_rows(logits, temperature, top_k, top_p, min_p, seeds, positions, p);
-  draft_trees(row_status, row_base, draft_tokens, parents, lengths, path, num_accepted, next_tokens,
-              status, p.R, p);
-  check_nodes(p, p.V);
-  p.roots = i32_in(roots, "roots", {p.B});
-  draft_laws_in(laws, law_row, vocab_map, p);
+  logit_rows(door, logits, temperature, top_k, top_p, min_p, seeds, positions, p);
+  draft_trees(door, row_status, row_base, draft_tokens, parents, lengths, path, num_accepted,
+              next_tokens, status, p.R, p);
+  check_nodes(door, p, p.V);
+  p.roots = door.i32_in(roots, "roots", {p.B});
+  draft_laws_in(door, laws, law_row, vocab_map, p);
   p.by_token = by_token;
-  cpu::rejection_sample(p, torch_parallel_for);
+  door.run(p, "rejection_sample", cpu::rejection_sample);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) {
-  m.impl("rejection_sample", TORCH_BOX(&rejection_sample));
-}
+SPECFAST_REGISTER_CPU(rejection_sample)
 
 }  // namespace specfast::bind

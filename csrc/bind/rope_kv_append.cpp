@@ -1,4 +1,3 @@
-#include "kernels.h"
 #include "paged.h"
 
 namespace specfast::bind {
@@ -21,30 +20,29 @@ void rope_kv_append(const Tensor& qkv, const Tensor& cos_sin, const Tensor& posi
                     const Tensor& slots, const std::optional<Tensor>& q_norm,
                     const std::optional<Tensor>& k_norm, double eps, Tensor q_out, Tensor kv_cache,
                     Tensor status) {
+  Door door;
   RopeKvAppendParams p{};
-  p.cache = paged_layer(kv_cache);
+  p.cache = paged_layer(door, kv_cache);
   int64_t head_dim = p.cache.head_dim;
-  p.q_out = f32_out(q_out, "q_out", {-1, -1, head_dim});
+  p.q_out = door.float_out(q_out, "q_out", {-1, -1, head_dim});
   p.M = q_out.size(0), p.H = q_out.size(1);
-  p.qkv = f32_rows(qkv, "qkv", {p.M, (p.H + 2 * p.cache.num_kv_heads) * head_dim});
+  p.qkv = door.float_rows(qkv, "qkv", {p.M, (p.H + 2 * p.cache.num_kv_heads) * head_dim});
   p.qkv_stride = row_stride(qkv);
-  p.cos_sin = f32_in(cos_sin, "cos_sin", {-1, -1});
+  p.cos_sin = door.float_in(cos_sin, "cos_sin", {-1, -1});
   p.num_positions = cos_sin.size(0), p.rotary_dim = cos_sin.size(1);
   STD_TORCH_CHECK(p.rotary_dim % 2 == 0 && p.rotary_dim <= head_dim,
                   "cos_sin: must have an even number of columns, at most head_dim ", head_dim,
                   ", got ", p.rotary_dim);
-  p.positions = i32_in(positions, "positions", {p.M});
-  p.slots = row_slots(slots, p.M, p.cache);
-  check_positions(p);
-  p.q_norm = f32_in(q_norm, "q_norm", {head_dim});
-  p.k_norm = f32_in(k_norm, "k_norm", {head_dim});
-  p.status = i32_out(status, "status", {p.M});
+  p.positions = door.i32_in(positions, "positions", {p.M});
+  p.slots = row_slots(door, slots, p.M, p.cache);
+  if (!door.on_cuda()) check_positions(p);
+  p.q_norm = door.float_in(q_norm, "q_norm", {head_dim});
+  p.k_norm = door.float_in(k_norm, "k_norm", {head_dim});
+  p.status = door.i32_out(status, "status", {p.M});
   p.eps = (float)eps;
-  cpu::rope_kv_append(p, torch_parallel_for);
+  door.run(p, "rope_kv_append", cpu::rope_kv_append);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) {
-  m.impl("rope_kv_append", TORCH_BOX(&rope_kv_append));
-}
+SPECFAST_REGISTER_CPU(rope_kv_append)
 
 }  // namespace specfast::bind

@@ -1,19 +1,18 @@
 #include "draft_trees.h"
-#include "kernels.h"
 
 namespace specfast::bind {
 namespace {
 
-void logprob_outputs(const std::optional<Tensor>& ids, const std::optional<Tensor>& logprobs,
-                     SampleRowsParams& p) {
+void logprob_outputs(Door& door, const std::optional<Tensor>& ids,
+                     const std::optional<Tensor>& logprobs, SampleRowsParams& p) {
   STD_TORCH_CHECK(ids.has_value() == logprobs.has_value(),
                   "logprob_ids and logprobs: give both or neither");
   if (!ids) return;
-  p.logprob_ids = i32_out(ids, "logprob_ids", {p.R, -1});
+  p.logprob_ids = door.i32_out(ids, "logprob_ids", {p.R, -1});
   STD_TORCH_CHECK(ids->size(1) >= 1, "logprob_ids: the first column is the chosen token's, got ",
                   shape_text(*ids));
   p.L = ids->size(1) - 1;
-  p.logprobs = f32_out(logprobs, "logprobs", {p.R, 1 + p.L});
+  p.logprobs = door.float_out(logprobs, "logprobs", {p.R, 1 + p.L});
 }
 
 }  // namespace
@@ -22,14 +21,15 @@ void sample_rows(const Tensor& logits, const Tensor& temperature, const Tensor& 
                  const Tensor& top_p, const Tensor& min_p, const Tensor& seeds,
                  const Tensor& positions, Tensor tokens, Tensor status,
                  const std::optional<Tensor>& logprob_ids, const std::optional<Tensor>& logprobs) {
+  Door door;
   SampleRowsParams p{};
-  logit_rows(logits, temperature, top_k, top_p, min_p, seeds, positions, p);
-  p.tokens = i32_out(tokens, "tokens", {p.R});
-  p.status = i32_out(status, "status", {p.R});
-  logprob_outputs(logprob_ids, logprobs, p);
-  cpu::sample_rows(p, torch_parallel_for);
+  logit_rows(door, logits, temperature, top_k, top_p, min_p, seeds, positions, p);
+  p.tokens = door.i32_out(tokens, "tokens", {p.R});
+  p.status = door.i32_out(status, "status", {p.R});
+  logprob_outputs(door, logprob_ids, logprobs, p);
+  door.run(p, "sample_rows", cpu::sample_rows);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) { m.impl("sample_rows", TORCH_BOX(&sample_rows)); }
+SPECFAST_REGISTER_CPU(sample_rows)
 
 }  // namespace specfast::bind

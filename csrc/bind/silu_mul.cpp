@@ -1,16 +1,17 @@
-#include "checks.h"
-#include "kernels.h"
+#include "door.h"
 
 namespace specfast::bind {
 
 void silu_mul(const Tensor& gate_up, Tensor out) {
+  Door door;
   SiluMulParams p{};
-  p.out = f32_out(out, "out", {-1, -1});
+  p.dtype = door.activations(gate_up, "gate_up");
+  p.out = door.float_out(out, "out", {-1, -1}, p.dtype);
   p.M = out.size(0), p.F = out.size(1);
-  p.gate_up = f32_in(gate_up, "gate_up", {p.M, 2 * p.F});
-  cpu::silu_mul(p, torch_parallel_for);
+  p.gate_up = door.float_in(gate_up, "gate_up", {p.M, 2 * p.F}, p.dtype);
+  door.run(p, SPECFAST_LAUNCHERS(silu_mul));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) { m.impl("silu_mul", TORCH_BOX(&silu_mul)); }
+SPECFAST_REGISTER(silu_mul)
 
 }  // namespace specfast::bind

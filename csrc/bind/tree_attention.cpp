@@ -1,5 +1,4 @@
 #include "core/tree.h"
-#include "kernels.h"
 #include "paged.h"
 
 namespace specfast::bind {
@@ -51,29 +50,28 @@ void tree_attention(const Tensor& q, const Tensor& kv_cache, const Tensor& block
                     const Tensor& qo_indptr, const Tensor& node_base, const Tensor& kv_start,
                     const Tensor& positions, const Tensor& node_bits, double scale, int64_t window,
                     double soft_cap, Tensor out) {
+  Door door;
   TreeAttentionParams p{};
-  p.cache = paged_layer(kv_cache);
-  p.q = f32_rows(q, "q", {-1, -1, p.cache.head_dim});
+  p.cache = paged_layer(door, kv_cache);
+  p.q = door.float_rows(q, "q", {-1, -1, p.cache.head_dim});
   p.M = q.size(0), p.H = q.size(1), p.q_stride = row_stride(q);
   STD_TORCH_CHECK(p.H > 0 && p.H % p.cache.num_kv_heads == 0, "q: must have a multiple of ",
                   p.cache.num_kv_heads, " heads (the cache's), got ", p.H);
-  p.out = f32_out(out, "out", {p.M, p.H, p.cache.head_dim});
-  p.block_tables = i32_in(block_tables, "block_tables", {-1, -1});
+  p.out = door.float_out(out, "out", {p.M, p.H, p.cache.head_dim});
+  p.block_tables = door.i32_in(block_tables, "block_tables", {-1, -1});
   p.B = block_tables.size(0), p.max_blocks = block_tables.size(1);
-  p.qo_indptr = i32_in(qo_indptr, "qo_indptr", {p.B + 1});
-  p.node_base = i32_in(node_base, "node_base", {p.B});
-  p.kv_start = i32_in(kv_start, "kv_start", {p.B});
-  p.positions = i32_in(positions, "positions", {p.M});
-  p.node_bits = i64_in(node_bits, "node_bits", {p.M});
+  p.qo_indptr = door.i32_in(qo_indptr, "qo_indptr", {p.B + 1});
+  p.node_base = door.i32_in(node_base, "node_base", {p.B});
+  p.kv_start = door.i32_in(kv_start, "kv_start", {p.B});
+  p.positions = door.i32_in(positions, "positions", {p.M});
+  p.node_bits = door.i64_in(node_bits, "node_bits", {p.M});
   STD_TORCH_CHECK(window >= 0 && soft_cap >= 0, "window, soft_cap: must be 0 (off) or more, got ",
                   window, " and ", soft_cap);
   p.window = window, p.scale = (float)scale, p.soft_cap = (float)soft_cap;
-  check_rows(p);
-  cpu::tree_attention(p, torch_parallel_for);
+  if (!door.on_cuda()) check_rows(p);
+  door.run(p, "tree_attention", cpu::tree_attention);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) {
-  m.impl("tree_attention", TORCH_BOX(&tree_attention));
-}
+SPECFAST_REGISTER_CPU(tree_attention)
 
 }  // namespace specfast::bind

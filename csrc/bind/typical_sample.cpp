@@ -1,5 +1,4 @@
 #include "draft_trees.h"
-#include "kernels.h"
 
 namespace specfast::bind {
 
@@ -9,17 +8,16 @@ void typical_sample(const Tensor& logits, const Tensor& temperature, const Tenso
                     const Tensor& draft_tokens, const Tensor& parents, const Tensor& lengths,
                     double threshold, double alpha, Tensor path, Tensor num_accepted,
                     Tensor next_tokens, Tensor status) {
+  Door door;
   TypicalSampleParams p{};
-  logit_rows(logits, temperature, top_k, top_p, min_p, seeds, positions, p);
-  draft_trees(row_status, row_base, draft_tokens, parents, lengths, path, num_accepted, next_tokens,
-              status, p.R, p);
-  check_nodes(p, p.V);
+  logit_rows(door, logits, temperature, top_k, top_p, min_p, seeds, positions, p);
+  draft_trees(door, row_status, row_base, draft_tokens, parents, lengths, path, num_accepted,
+              next_tokens, status, p.R, p);
+  check_nodes(door, p, p.V);
   p.threshold = (float)threshold, p.alpha = (float)alpha;
-  cpu::typical_sample(p, torch_parallel_for);
+  door.run(p, "typical_sample", cpu::typical_sample);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(specfast, CPU, m) {
-  m.impl("typical_sample", TORCH_BOX(&typical_sample));
-}
+SPECFAST_REGISTER_CPU(typical_sample)
 
 }  // namespace specfast::bind

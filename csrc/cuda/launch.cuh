@@ -11,9 +11,6 @@
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
 
-#include <stdexcept>
-#include <string>
-
 #define SPECFAST_SHARED(type, name) __shared__ specfast::cuda::Same<type> name
 #define SPECFAST_DYNAMIC_SHARED(type, name)                                \
   extern __shared__ __align__(16) unsigned char specfast_dynamic_shared[]; \
@@ -46,8 +43,7 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
   if (!grid.x || !grid.y || !grid.z) return;
 #if defined(__CUDACC__)
   auto check = [name](cudaError_t error) {
-    if (error != cudaSuccess)
-      throw std::runtime_error(std::string(name) + ": " + cudaGetErrorString(error));
+    if (error != cudaSuccess) launch_failed(name, error);
   };
   constexpr size_t kWithoutAsking = 48 << 10;
   if (shared_bytes > kWithoutAsking)

@@ -10,7 +10,7 @@ import torch
 
 import specfast
 from specfast import info, ops
-from specfast.info import Demo, Extension, Info
+from specfast.info import Cuda, Demo, Extension, Info
 from specfast.models import demo
 
 FITTING = Info(
@@ -22,8 +22,7 @@ FITTING = Info(
     threads=2,
     cores=2,
     huge_pages="madvise",
-    torch_cuda=None,
-    gpu=None,
+    cuda=Cuda(),
     demo=Demo(),
 )
 
@@ -52,6 +51,32 @@ def with_extension(**changes: object) -> Info:
     return replace(FITTING, extension=replace(FITTING.extension, **changes))
 
 
+ON_GPU = Cuda(
+    images=("sm_80", "sm_90"),
+    toolkit="13.0",
+    driver="13.1",
+    torch="13.2",
+    gpu="NVIDIA H200",
+)
+
+
+def on_cuda(**changes: object) -> Info:
+    return replace(FITTING, cuda=replace(ON_GPU, **changes))
+
+
+def test_a_gpu_that_fits_gives_no_mismatch():
+    assert on_cuda().mismatches == []
+    assert "for sm_80 sm_90;" in info.render(on_cuda()) and "H200" in info.render(on_cuda())
+
+
+def test_kernels_without_a_gpu_give_no_mismatch():
+    elsewhere = replace(FITTING, cuda=Cuda(images=("sm_80",), toolkit="13.0"))
+    assert elsewhere.mismatches == []
+    assert "kernels for sm_80; built by 13.0; torch is a CPU build; no driver" in info.render(
+        elsewhere
+    )
+
+
 MISFITS = {
     "older than 2.10": replace(FITTING, torch="2.9.1"),
     "not built": replace(FITTING, extension=Extension(error="The ops are not built.")),
@@ -63,7 +88,13 @@ MISFITS = {
     "3 threads on 2 cores": replace(FITTING, threads=3),
     "Huge pages are off": replace(FITTING, huge_pages="never"),
     "not the demo model": replace(FITTING, demo=Demo(error="x.gguf is not the demo model.")),
-    "H200 is not used": replace(FITTING, gpu="NVIDIA H200", torch_cuda="13.0"),
+    "H200 is not used: this build has CPU kernels only": replace(
+        FITTING, cuda=replace(ON_GPU, images=(), toolkit=None, driver=None)
+    ),
+    "T4 is not used: no kernel image fits it.": on_cuda(gpu="T4", misfit="no kernel image fits it"),
+    "torch is a CPU build": on_cuda(torch=None, gpu=None),
+    "The driver runs CUDA 12.9, but the CUDA kernels are built by 13.0": on_cuda(driver="12.9"),
+    "torch has CUDA 12.8, but the CUDA kernels are built by 13.0": on_cuda(torch="12.8"),
 }
 
 

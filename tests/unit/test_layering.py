@@ -119,7 +119,8 @@ CSRC = {
     "core": ({"core"}, ()),
     "cpu": ({"cpu", "core", "kernels.h", "params.h"}, ("immintrin.h", "sys/")),
     "host": ({"host", "core"}, ("pybind11/",)),
-    "bind": ({"bind", "core", "kernels.h", "params.h"}, ("torch/", "Python.h")),
+    "cuda": ({"cuda", "core", "kernels.h", "params.h", "cuda_emu.h"}, ("cuda_runtime.h",)),
+    "bind": ({"bind", "core", "kernels.h", "params.h"}, ("torch/", "Python.h", "dlfcn.h")),
 }
 STANDARD = re.compile(r"[a-z_0-9]+")
 
@@ -139,7 +140,8 @@ def trespasses(path: Path, text: str) -> list[str]:
     return found
 
 
-CSRC_FILES = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in (".h", ".cpp"))
+SUFFIXES = (".h", ".cpp", ".cuh", ".cu")
+CSRC_FILES = sorted(p for p in (ROOT / "csrc").rglob("*") if p.suffix in SUFFIXES)
 
 
 @pytest.mark.parametrize("path", CSRC_FILES, ids=lambda p: str(p.relative_to(ROOT)))
