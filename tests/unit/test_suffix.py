@@ -264,6 +264,17 @@ def test_noise_belongs_to_a_drafts_own_position():
                 assert one == two[: len(one)], "2 and 3 are equally frequent: the noise decides"
 
 
+def test_noise_behind_other_drafts_belongs_to_the_position_behind_them():
+    text, drafter = [7, 2, 7, 3, 7, 2, 7, 3, 1], SuffixDrafter(DOUBT, POOL_DOUBT, 0.0)
+    firsts = set()
+    for seed in range(20):
+        tokens, _, _ = drafter.draft(tree_of([], text), None, 1, 8, 1.0, seed, [7])
+        noise = dict(zip((2, 3), gumbel_noise(seed, len(text) + 1, [2, 3])))
+        assert tokens == sorted((2, 3), key=noise.get)[::-1], "2 and 3 are equally frequent"
+        firsts.add(tokens[0])
+    assert firsts == {2, 3}
+
+
 @pytest.mark.parametrize(("depth", "max_bytes"), [(1, PLENTY), (6, 6 * 448), (6, 0)])
 def test_sizes_that_make_no_sense(depth, max_bytes):
     with pytest.raises(ValueError, match="max_depth|max_bytes"):
