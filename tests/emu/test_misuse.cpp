@@ -110,6 +110,8 @@ __global__ void missing_barrier(int* out) {
 TEST(a_missing_barrier_is_caught) {
   CHECK(!orders_agree(missing_barrier<false>, 64));
   CHECK(orders_agree(missing_barrier<true>, 64));
+  auto run = [] { everywhere([] { return one_block(missing_barrier<false>, 64); }); };
+  dies(last_words(run), "reverse and forward differ", "");
 }
 
 // The second phase may overwrite what a slow warp has yet to read in the first.
