@@ -1,8 +1,8 @@
 """What happened, counted after the cut at a stop: in aggregate, and a record a request.
 
-acceptance_rate = accepted / drafted; acceptance_length = emitted tokens per verify step, the bonus
-included; positions are depths, 0 first, and their rates are unconditional (accepted there /
-drafts).
+acceptance_rate = accepted / drafted (of a tree: / its depth); acceptance_length = emitted tokens
+per verify step, the bonus included; positions are depths, 0 first, and their rates are
+unconditional (accepted there / drafts).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ class SpecStats:
     """Counters since the start; the difference of two is what happened between them.
 
     num_drafts: verify steps of a sequence that had drafts; num_accepted_per_pos[i]: of those, how
-    many accepted a draft at depth i; num_plain_steps: steps of a sequence without drafts;
-    num_drafted_emitted_tokens: emitted by those with.
+    many accepted a draft at depth i; num_draft_positions: depths drafted, in a chain as many as
+    drafts; num_plain_steps: steps of a sequence without drafts; num_drafted_emitted_tokens: emitted
+    by those with.
     """
 
     num_steps: int = 0
@@ -32,6 +33,7 @@ class SpecStats:
     num_drafts: int = 0
     num_drafted_emitted_tokens: int = 0
     num_draft_tokens: int = 0
+    num_draft_positions: int = 0
     num_accepted_tokens: int = 0
     num_accepted_per_pos: tuple[int, ...] = ()
     propose_seconds: float = 0.0
@@ -54,7 +56,8 @@ class SpecStats:
 
     @property
     def acceptance_rate(self) -> float:
-        return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
+        positions = self.num_draft_positions
+        return self.num_accepted_tokens / positions if positions else 0.0
 
     @property
     def acceptance_length(self) -> float:
@@ -120,6 +123,7 @@ class SpecMetrics:
             num_drafted_emitted_tokens=s.num_drafted_emitted_tokens
             + sum(len(o.token_ids) for o in drafted),
             num_draft_tokens=s.num_draft_tokens + sum(o.num_draft_tokens for o in drafted),
+            num_draft_positions=s.num_draft_positions + sum(o.draft_depth for o in drafted),
             num_accepted_tokens=s.num_accepted_tokens + sum(o.num_accepted for o in drafted),
             num_accepted_per_pos=tuple(per_pos),
         )

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 class StepOutput:
     """What one sequence got from one step, after the cut at a stop.
 
-    token_ids: new tokens, the first num_accepted of them drafts; num_draft_tokens: drafts verified.
+    token_ids: new tokens, the first num_accepted of them drafts; num_draft_tokens: drafts verified;
+    draft_depth: of their longest path.
     """
 
     seq: Sequence
     token_ids: tuple[int, ...]
     num_draft_tokens: int
+    draft_depth: int
     num_accepted: int
     finish: Finish | None
 

@@ -83,7 +83,7 @@ class Scheduler:
 
     def commit(self, batch: Batch, proposal: Proposal, result: VerifyResult) -> list[StepOutput]:
         """Appends what was decided, cuts at a stop, keeps the accepted KV and returns the rest."""
-        outputs = [StepOutput(seq, (), 0, 0, seq.finish) for seq in self._aborted]
+        outputs = [StepOutput(seq, (), 0, 0, 0, seq.finish) for seq in self._aborted]
         self._aborted.clear()
         num_kept = np.zeros(len(batch), np.int32)
         for row, seq in enumerate(batch.seqs):
@@ -172,7 +172,8 @@ class Scheduler:
     def _commit_tokens(
         self, seq: Sequence, row: int, proposal: Proposal, result: VerifyResult
     ) -> StepOutput:
-        drafted, emitted, num_accepted = int(proposal.lengths[row]), [], 0
+        drafted, depth = int(proposal.lengths[row]), int(proposal.depths[row])
+        emitted, num_accepted = [], 0
         if result.errors[row]:
             seq.end("error", result.errors[row])
         else:
@@ -181,7 +182,7 @@ class Scheduler:
                 num_accepted += is_draft
                 if seq.append(token_id, is_draft):
                     break
-        return StepOutput(seq, tuple(emitted), drafted, num_accepted, seq.finish)
+        return StepOutput(seq, tuple(emitted), drafted, depth, num_accepted, seq.finish)
 
     def _compact(self, batch: Batch, result: VerifyResult, num_kept: np.ndarray) -> None:
         """Moves kept nodes only where some path is not already dense."""

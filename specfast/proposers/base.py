@@ -165,7 +165,7 @@ class Proposal:
             raise ValueError(f"tokens must be ids of the target's vocabulary of {vocab_size}.")
         if ((parents < -1) | (parents >= node)).any():
             raise ValueError("parents must be -1 (the root) or an earlier node.")
-        if (lengths > limits[:, 0]).any() and (self._depths() > limits[:, 0]).any():
+        if (lengths > limits[:, 0]).any() and (self.depths > limits[:, 0]).any():
             raise ValueError("a path is longer than the depth of draft_limits.")
         check_laws(self, vocab_size)
 
@@ -185,14 +185,18 @@ class Proposal:
                     f"shape {list(t.shape)}."
                 )
 
-    def _depths(self) -> np.ndarray:
-        """The longest path [B], in nodes."""
+    @cached_property
+    def depths(self) -> np.ndarray:
+        """The longest path [B] int32, in nodes."""
         parents, every = self.parents.numpy(), np.arange(len(self.lengths))
-        depth = np.zeros(parents.shape, np.int32)
-        for node in range(parents.shape[1]):
+        depth, nodes = np.zeros(parents.shape, np.int32), np.arange(parents.shape[1])
+        is_padding = nodes >= self.lengths.numpy()[:, None]
+        if ((parents == nodes - 1) | is_padding).all():  # chains
+            return self.lengths.numpy()
+        for node in nodes:
             above = depth[every, parents[:, node]]
             depth[:, node] = np.where(parents[:, node] < 0, 1, above + 1)
-        depth[np.arange(parents.shape[1]) >= self.lengths.numpy()[:, None]] = 0
+        depth[is_padding] = 0
         return depth.max(axis=1, initial=0)
 
     @cached_property

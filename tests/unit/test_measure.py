@@ -28,7 +28,9 @@ class FakeArm:
             self.log.append((self.name, task.id))
         steps = [-(-i // self.step) for i in range(self.num_tokens)]
         times = tuple(0.5 + self.seconds * s for s in steps)
-        stats = SpecStats(num_drafts=2, num_draft_tokens=8, num_accepted_tokens=self.step)
+        stats = SpecStats(
+            num_drafts=2, num_draft_tokens=8, num_draft_positions=8, num_accepted_tokens=self.step
+        )
         return Sample((self.token,) * self.num_tokens, times, stats)
 
 

@@ -6,8 +6,9 @@ from specfast.metrics import RequestMetrics, SpecMetrics, SpecStats
 from specfast.outputs import StepOutput
 
 
-def output(num_tokens, num_draft_tokens, num_accepted):
-    return StepOutput(None, tuple(range(num_tokens)), num_draft_tokens, num_accepted, None)
+def output(num_tokens, num_draft_tokens, num_accepted, depth=None):
+    depth = num_draft_tokens if depth is None else depth
+    return StepOutput(None, tuple(range(num_tokens)), num_draft_tokens, depth, num_accepted, None)
 
 
 STEPS = [
@@ -39,6 +40,12 @@ def test_counts_and_derived_figures(metrics):
 
 def test_per_position_counts_sum_to_the_accepted(metrics):
     assert sum(metrics.stats.num_accepted_per_pos) == metrics.stats.num_accepted_tokens
+
+
+def test_a_trees_rate_is_by_its_depth(metrics):
+    metrics.observe([output(4, 20, 3, depth=6)])
+    assert metrics.stats.num_draft_tokens == 34
+    assert metrics.stats.acceptance_rate == (8 + 3) / (14 + 6)
 
 
 def test_differences_and_sums(metrics):
