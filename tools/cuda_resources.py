@@ -172,7 +172,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("build", type=Path, nargs="?", default=BUILD)
     parser.add_argument("--record", action="store_true", help="make the record anew")
     options = parser.parse_args(arguments)
-    built = Resources.built(options.build)
+    try:
+        built = Resources.built(options.build)
+    except FileNotFoundError as error:
+        raise SystemExit(f"{error.filename} is missing: `make build` makes it") from None
     faults = list(spills(built))
     if options.record:
         RECORD.write_text(built.dump())

@@ -117,6 +117,12 @@ def test_a_spill_is_a_fault_even_if_recorded(build, capsys):
     assert capsys.readouterr().out == "sort: sort on sm_90 spills 32 bytes\n" * 2
 
 
+def test_a_kernel_that_is_not_built_is_said(build):
+    (build / "csrc" / "cuda" / "new.cu").touch()
+    with pytest.raises(SystemExit, match="new.cu.o.ptxas is missing: `make build` makes it"):
+        tool.main([str(build)])
+
+
 def test_what_was_recorded_passes(build, capsys):
     report = build / "CMakeFiles/specfast_cuda.dir/csrc/cuda/sort.cu.o.ptxas"
     report.write_text(
