@@ -6,48 +6,27 @@
 
 namespace emu {
 
-inline float bf16_half(uint32_t pair, int half) {
-  uint32_t bits = half ? pair & 0xffff0000u : pair << 16;
-  float value;
-  memcpy(&value, &bits, 4);
-  return value;
-}
-
-struct MmaOperands {
-  const float* c;
-  const uint32_t *a, *b;
-};
-struct MmaResult {
+struct MmaRegisters {
   float c[4];
+  uint32_t a[4], b[2];
 };
 
 // c += a b for a 16x16 and b 16x8 of bf16, in the register layout of mma.sync.m16n8k16.row.col.
 // Each element adds its sixteen products, which are exact, in ascending k, rounding to float each
 // time; hardware promises no order, so compare its results within a bound.
+void multiply_m16n8k16(const MmaRegisters* const (&in)[32], MmaRegisters* const (&out)[32]);
+
 inline void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                          EMU_SITE("mma.sync.m16n8k16")) {
-  MmaResult result =
-      collective<MmaResult>(site, 0xffffffff, MmaOperands{c, a, b}, [](const auto& lanes) {
-        float left[16][16], right[16][8];
-        for (int lane = 0; lane < 32; lane++) {
-          int group = lane / 4, pair = lane % 4 * 2;
-          const MmaOperands& in = lanes.in(lane);
-          for (int half = 0; half < 2; half++) {
-            for (int r = 0; r < 4; r++)
-              left[group + r % 2 * 8][pair + half + r / 2 * 8] = bf16_half(in.a[r], half);
-            for (int r = 0; r < 2; r++)
-              right[pair + half + r * 8][group] = bf16_half(in.b[r], half);
-          }
-        }
-        for (int lane = 0; lane < 32; lane++)
-          for (int i = 0; i < 4; i++) {
-            int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-            float sum = lanes.in(lane).c[i];
-            for (int k = 0; k < 16; k++) sum += left[row][k] * right[k][column];
-            lanes.out(lane).c[i] = sum;
-          }
-      });
-  memcpy(c, result.c, sizeof c);
+  MmaRegisters mine;
+  memcpy(mine.c, c, sizeof c), memcpy(mine.a, a, sizeof a), memcpy(mine.b, b, sizeof b);
+  mine = collective<MmaRegisters>(site, 0xffffffff, mine, [](const auto& lanes) {
+    const MmaRegisters* in[32];
+    MmaRegisters* out[32];
+    for (int lane = 0; lane < 32; lane++) in[lane] = &lanes.in(lane), out[lane] = &lanes.out(lane);
+    multiply_m16n8k16(in, out);
+  });
+  memcpy(c, mine.c, sizeof c);
 }
 
 template <int Count>
