@@ -105,11 +105,18 @@ def _is_possible(row: Row) -> bool:
 def vary_prompts(prompts: list[list[int]], count: int, max_tokens: int) -> list[list[int]]:
     """count prompts of at most max_tokens: each is cut to several lengths, at least two.
 
-    So prompts share beginnings of every length, as a prefix cache needs to be tested.
+    So prompts share beginnings of every length, as a prefix cache needs to be tested; those that do
+    come soon after each other, or a small cache would have forgotten.
     """
-    varied, prompts = [], prompts[: max(1, count // 2)]
-    for i in range(count):
-        prompt, turn = prompts[i % len(prompts)], i // len(prompts)
-        longest = min(len(prompt), max_tokens)
-        varied.append(prompt[: max(1, longest - 13 * turn - i % 7)])
+    prompts, varied = prompts[: max(1, count // 2)], []
+    for number, turn in _two_by_two(len(prompts), count):
+        longest = min(len(prompts[number]), max_tokens)
+        cut = 13 * turn + len(varied) % 7
+        varied.append(prompts[number][: max(1, longest - cut)])
     return varied
+
+
+def _two_by_two(num_prompts: int, count: int) -> list[tuple[int, int]]:
+    """Turns of all prompts, count of them, as 0 1 0 1 0 1 2 3 2 3 2 3."""
+    turns = [(i % num_prompts, i // num_prompts) for i in range(count)]
+    return sorted(turns, key=lambda turn: (turn[0] // 2, turn[1], turn[0]))
