@@ -1,136 +1,135 @@
-"""Every op against torch doing the same, in the shapes of SmolLM2-135M: pytest bench/kernels.py
+"""Every op against torch doing the same and against the memory: pytest bench/kernels.py
 
-A call is LAYERS layers' worth, each with memory of its own, so that what a step streams comes from
-memory here too. A group pairs ours with torch's: compare the ratio, times drift with the machine.
+On the CPU in SmolLM2-135M's shapes, and where there is a CUDA device there in Llama-3-8B's. Rounds
+of ours, torch's and the streaming read that the floor refers to take turns, and the table that ends
+the run compares their minima: times drift with the machine, ratios much less. OMP_NUM_THREADS says
+how many threads, -k which ops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
+from bench import cases, sampling_cases
+from bench.cases import F32, LLAMA3, SMOLLM2, Case, Place
 from specfast import ops
 
-LAYERS, HEADS, KV_HEADS, DIM, HIDDEN, FFN = 30, 9, 3, 64, 576, 1536
-BLOCK_SIZE = 16
-F32, BF16 = torch.float32, torch.bfloat16
+FILTERS = tuple(sampling_cases.FILTERS)
+# op: the arguments of its cases on the CPU, then on CUDA.
+TABLE: dict[Callable[..., Case], tuple[list[tuple], list[tuple]]] = {
+    cases.tree_attention: (
+        [(1, r, c) for c in (128, 1024, 4096) for r in (1, 5, 8)] + [(1, 512, 2048)],
+        [(b, r, 4096) for b in (1, 32) for r in (1, 6, 64)],
+    ),
+    cases.linear: ([(1,), (5,), (8,), (512,)], []),
+    cases.rope_kv_append: ([(1,), (5,), (512,)], [(1,), (192,), (4096,)]),
+    cases.kv_append: ([(1,), (5,), (512,)], [(1,), (192,), (4096,)]),
+    cases.kv_compact: ([(1, 5)], [(1, 5), (32, 5)]),
+    cases.rms_norm: ([(1,), (5,), (512,)], [(1,), (192,), (4096,)]),
+    cases.silu_mul: ([(1,), (5,), (512,)], [(1,), (192,), (4096,)]),
+    sampling_cases.sample_rows: (
+        [(1, v, f) for v in (49152, 131072) for f in FILTERS],
+        [(r, 131072, f) for r in (1, 192) for f in FILTERS],
+    ),
+    sampling_cases.rank_candidates: ([(1, 49152)], [(1, 131072), (192, 131072)]),
+    sampling_cases.draw_candidates: ([(1, 49152)], [(1, 131072), (32, 131072)]),
+    sampling_cases.accept_path: ([(1, 5), (1, 64)], [(1, 5), (32, 64)]),
+    sampling_cases.rejection_sample: ([(1, 5, 49152)], [(1, 5, 131072), (32, 5, 131072)]),
+    sampling_cases.typical_sample: ([(1, 5, 49152)], [(1, 5, 131072), (32, 5, 131072)]),
+}
+STORED_IN_FP32 = (cases.tree_attention, cases.linear)  # as well
 
-Layer = Callable[[int], Any]
-Pair = tuple[Layer, Layer]  # ours, torch's
-
-
-def ints(*values: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
-
-
-def tree_attention(rows: int, context: int, dtype: torch.dtype) -> Pair:
-    """The last `rows` of `context` tokens; torch has its K and V in fp32, dense, without pages."""
-    blocks = -(-context // BLOCK_SIZE)
-    cache = torch.randn(LAYERS, 2, blocks, BLOCK_SIZE, KV_HEADS, DIM).to(dtype)
-    table, ends = torch.randperm(blocks).int()[None], ints(context)
-    q, positions = torch.randn(rows, HEADS, DIM), torch.arange(context - rows, context).int()
-    out, bits = torch.empty_like(q), torch.zeros(rows, dtype=torch.int64)
-    rest = (table, ints(0, rows), ends, ints(0), positions, bits, out, DIM**-0.5)
-    k, v = torch.randn(2, LAYERS, 1, KV_HEADS, context, DIM)
-    q_heads = q.transpose(0, 1)[None].contiguous()
-    mask = torch.ones(rows, context).tril(context - rows).bool() if rows > 1 else None
-    sdpa = partial(F.scaled_dot_product_attention, q_heads, attn_mask=mask, enable_gqa=True)
-    return lambda i: ops.tree_attention(q, cache[i], *rest), lambda i: sdpa(k[i], v[i])
-
-
-def rope_kv_append(rows: int) -> Pair:
-    cache = torch.zeros(LAYERS, 2, 64, BLOCK_SIZE, KV_HEADS, DIM, dtype=BF16)
-    qkv, angles = torch.randn(rows, (HEADS + 2 * KV_HEADS) * DIM), torch.randn(2048, DIM)
-    positions, slots = torch.arange(rows).int(), torch.randperm(1024)[:rows]
-    q, status = torch.empty(rows, HEADS, DIM), torch.zeros(rows, dtype=torch.int32)
-
-    def in_torch(i: int) -> None:
-        x = qkv.view(rows, -1, DIM)
-        cos, sin = (t.repeat(1, 2)[:, None] for t in angles[positions].chunk(2, 1))
-        a, b = x[:, : HEADS + KV_HEADS].chunk(2, -1)
-        turned = torch.cat((a, b), -1) * cos + torch.cat((-b, a), -1) * sin
-        cache[i].flatten(1, 2)[0, slots] = turned[:, HEADS:].bfloat16()
-        cache[i].flatten(1, 2)[1, slots] = x[:, HEADS + KV_HEADS :].bfloat16()
-
-    ours = partial(ops.rope_kv_append, qkv, angles, positions, slots, q)
-    return lambda i: ours(cache[i], status), in_torch
+Measured = tuple[Callable[..., Case], tuple, Place]
 
 
-def kv_append(rows: int) -> Pair:
-    cache = torch.zeros(LAYERS, 2, 64, BLOCK_SIZE, KV_HEADS, DIM, dtype=BF16)
-    k, v = torch.randn(2, rows, KV_HEADS, DIM)
-    slots, status = torch.randperm(1024)[:rows], torch.zeros(rows, dtype=torch.int32)
-
-    def in_torch(i: int) -> None:
-        for plane, values in zip(cache[i].flatten(1, 2), (k, v)):
-            plane.index_copy_(0, slots, values.bfloat16())
-
-    return lambda i: ops.kv_append(k, v, slots, cache[i], status), in_torch
+def measured() -> Iterator[Measured]:
+    places = [SMOLLM2] + [LLAMA3] * torch.cuda.is_available()
+    for op, arguments in TABLE.items():
+        for place, chosen in zip(places, arguments):
+            for of_case in chosen:
+                yield op, of_case, place
+                if op in STORED_IN_FP32 and place is SMOLLM2:
+                    yield op, of_case, replace(place, storage=F32)
 
 
-def kv_compact(accepted: int) -> Pair:
-    """One call moves all layers, so layer 0 does everything."""
-    cache = torch.zeros(LAYERS, 2, 64, BLOCK_SIZE, KV_HEADS, DIM, dtype=BF16)
-    table, path = torch.randperm(64).int()[None], 2 * torch.arange(accepted).int()[None] + 1
-    slots = (table[0, :, None] * BLOCK_SIZE + torch.arange(BLOCK_SIZE)).flatten().long()
-    target, source = slots[100 : 100 + accepted], slots[100 + path[0].long()]
-    flat, args = cache.flatten(2, 3), (cache, table, ints(100), path, ints(accepted))
-
-    def in_torch(i: int) -> None:
-        if i == 0:
-            flat[:, :, target] = flat[:, :, source]
-
-    return lambda i: i or ops.kv_compact(*args), in_torch
+def case_name(case: Measured) -> str:
+    op, arguments, place = case
+    stored = " fp32" if place.storage is F32 else ""
+    return " ".join([place.device, op.__name__, *map(str, arguments)]) + stored
 
 
-def linear(rows: int, dtype: torch.dtype) -> Pair:
-    weights = torch.randn(LAYERS, FFN, HIDDEN).to(dtype)
-    packed, x = [ops.pack_linear(w) for w in weights], torch.randn(rows, HIDDEN)
-    out, x_torch = torch.empty(rows, FFN), x.to(dtype)
-    return lambda i: ops.linear(x, packed[i], out), lambda i: F.linear(x_torch, weights[i])
+@cache
+def stream(place: Place) -> tuple[Callable[[], Any], int]:
+    """What moves memory as fast as it goes, and how many bytes."""
+    if place.device == "cpu":
+        data, sums = torch.ones(1 << 15, 1024, dtype=torch.int32), place.full(1 << 15, 0)
+        return lambda: ops.stream_read(data, sums), data.nbytes
+    source = torch.ones(1 << 28, device=place.device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source), 2 * source.nbytes
 
 
-def rms_norm(rows: int) -> Pair:
-    x, weight, out = (
-        torch.randn(LAYERS, rows, HIDDEN),
-        torch.ones(HIDDEN),
-        torch.empty(rows, HIDDEN),
-    )
-    theirs = partial(F.rms_norm, normalized_shape=(HIDDEN,), weight=weight, eps=1e-5)
-    return lambda i: ops.rms_norm(x[i], weight, 1e-5, out), lambda i: theirs(x[i])
+def seconds(place: Place, call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    if place.device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
 
 
-def silu_mul(rows: int) -> Pair:
-    x, out = torch.randn(LAYERS, rows, 2 * FFN), torch.empty(rows, FFN)
-    return lambda i: ops.silu_mul(x[i], out), lambda i: F.silu(x[i, :, :FFN]) * x[i, :, FFN:]
+@pytest.fixture(scope="module")
+def table(request: pytest.FixtureRequest) -> Iterator[list[tuple]]:
+    rows: list[tuple] = []
+    yield rows
+    plugin = request.config.pluginmanager.get_plugin
+    with plugin("capturemanager").global_and_fixture_disabled():
+        write = plugin("terminalreporter").write_line
+        form = "{:<46}{:>10}{:>12}{:>8}{:>10}{:>9}"
+        write("\n\n" + form.format("us a call", "ours", "torch's", "ratio", "floor", ""))
+        for name, *times, of_floor in rows:
+            ours, theirs, floor = (f"{1e6 * t:.1f}" for t in times)
+            ratio = f"{times[1] / times[0]:.1f}x"
+            write(form.format(name, ours, theirs, ratio, floor, f"{of_floor:.0%}"))
 
 
-ROWS = (1, 5, 8, 512)
-CONTEXTS = ((1, 128), (5, 128), (8, 128), (1, 1024), (5, 1024), (8, 1024), (512, 2048))
-CASES: list[tuple[Callable[..., Pair], tuple]] = [
-    *((tree_attention, (*shape, dtype)) for shape in CONTEXTS for dtype in (F32, BF16)),
-    *((linear, (rows, dtype)) for rows in ROWS for dtype in (F32, BF16)),
-    *((op, (rows,)) for op in (rope_kv_append, kv_append, rms_norm, silu_mul) for rows in ROWS),
-    (kv_compact, (5,)),
-]
-
-
-def case_name(case: tuple[Callable[..., Pair], tuple]) -> str:
-    op, arguments = case
-    return " ".join([op.__name__, *(str(a).removeprefix("torch.") for a in arguments)])
-
-
-@pytest.mark.parametrize("who", ("specfast", "torch"))
-@pytest.mark.parametrize("case", CASES, ids=case_name)
-def test_kernel(case: tuple[Callable[..., Pair], tuple], who: str, benchmark: Any) -> None:
+@pytest.mark.parametrize("case", [*measured()], ids=case_name)
+def test_kernel(case: Measured, benchmark: Any, table: list[tuple]) -> None:
+    make, arguments, place = case
+    if not place.has(make.__name__):
+        pytest.fail(f"{make.__name__} has no kernel for {place.device} in this build")
     torch.manual_seed(0)
-    op, arguments = case
-    layer = op(*arguments)[who == "torch"]
-    benchmark.group = case_name(case)
-    benchmark(lambda: [layer(i) for i in range(LAYERS)])
+    made = make(place, *arguments)
+    (theirs,) = made.theirs.values()
+    read, read_bytes = stream(place)
+    others: dict[Callable[[], Any], list[float]] = {
+        lambda: [theirs(i) for i in range(made.copies)]: [],
+        read: [],
+    }
+
+    def in_turn() -> None:
+        for call, times in others.items():
+            times.append(seconds(place, call))
+
+    ours = lambda: seconds(place, lambda: [made.ours(i) for i in range(made.copies)])  # noqa: E731
+    rounds = max(5, min(50, int(0.5 / (ours() + sum(seconds(place, call) for call in others)))))
+    benchmark.pedantic(ours, setup=in_turn, rounds=rounds, warmup_rounds=1)
+
+    of_torch, of_read = (min(times) for times in others.values())
+    of_torch, of_ours = of_torch / made.copies, benchmark.stats.stats.min / made.copies
+    floor = made.size * of_read / read_bytes
+    benchmark.extra_info.update(
+        calls=made.copies,
+        over_torch=of_torch / of_ours,
+        of_floor=floor / of_ours,
+        bytes=made.size,
+        bandwidth=read_bytes / of_read,
+        flops_per_second=made.flops / of_ours,
+    )
+    table.append((case_name(case), of_ours, of_torch, floor, floor / of_ours))
