@@ -18,6 +18,9 @@ inline int& failures() {
   static int count = 0;
   return count;
 }
+// Thrown by a test that does not run on this machine.
+struct Elsewhere {};
+
 struct Register {
   Register(const char* name, void (*body)()) { tests().push_back({name, body}); }
 };

@@ -69,8 +69,14 @@ class Device {
   }
 
   // n elements that are 0, of which memory holds only the pages touched: n may pass 2^32, to prove
-  // that offsets are int64. Needs an overcommitting kernel (vm.overcommit_memory 0 or 1).
-  static Device sparse(size_t n) { return Device(n, kSparse); }
+  // that offsets are int64. Needs an overcommitting kernel (vm.overcommit_memory 0 or 1). On a GPU
+  // that would be managed memory beyond its own, which may hang it.
+  static Device sparse(size_t n) {
+#if defined(__CUDACC__)
+    if (n > (1u << 28)) throw check::Elsewhere();
+#endif
+    return Device(n, kSparse);
+  }
 
   T* data() const { return reinterpret_cast<T*>(memory_ + kEdge); }
   size_t size() const { return size_; }
