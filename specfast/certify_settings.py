@@ -108,7 +108,8 @@ def vary_prompts(prompts: list[list[int]], count: int, max_tokens: int) -> list[
     So prompts share beginnings of every length, as a prefix cache needs to be tested; those that do
     come soon after each other, or a small cache would have forgotten.
     """
-    prompts, varied = prompts[: max(1, count // 2)], []
+    prompts = prompts[: max(1, count // 2)]
+    varied: list[list[int]] = []
     for number, turn in _two_by_two(len(prompts), count):
         longest = min(len(prompts[number]), max_tokens)
         cut = 13 * turn + len(varied) % 7
