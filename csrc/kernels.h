@@ -67,5 +67,13 @@ std::string misfit(int major, int minor);
 
 void rms_norm(const RmsNormParams& p, Stream stream);
 void silu_mul(const SiluMulParams& p, Stream stream);
+void tree_attention(const TreeAttentionParams& p, Stream stream);
+
+// The floats of workspace with which tree_attention is fastest, from sizes alone. Fewer will do,
+// down to `least`: splits then run one after another.
+struct WorkspaceFloats {
+  int64_t best, least;
+};
+WorkspaceFloats tree_attention_workspace(const TreeAttentionParams& p);
 
 }  // namespace specfast::cuda

@@ -108,8 +108,12 @@ struct TreeAttentionParams {
   float* out;                   // [M, H, D]
   KvLayer cache;
   int64_t B, M, H, max_blocks, q_stride;
-  int64_t window;         // 0: none
-  float scale, soft_cap;  // soft_cap 0: none
+  int64_t window;            // 0: none
+  float scale, soft_cap;     // soft_cap 0: none
+  DType dtype = DType::f32;  // of q and out; CPU: f32 only
+  // CUDA, see cuda::tree_attention_workspace; 16-byte aligned.
+  float* workspace = nullptr;  // [workspace_floats]
+  int64_t workspace_floats = 0;
 };
 
 // DESIGN section 7. Rows of logits and how each is drawn from; all scalars a row.

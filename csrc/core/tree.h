@@ -41,6 +41,15 @@ SPECFAST_HD int first_node(uint64_t bits) {
 #endif
 }
 
+// The highest set bit: the deepest node of a path. bits != 0.
+SPECFAST_HD int last_node(uint64_t bits) {
+#if defined(__CUDA_ARCH__)
+  return 63 - __clzll((long long)bits);
+#else
+  return 63 - __builtin_clzll(bits);
+#endif
+}
+
 // The k-th set bit, k = 0 the lowest: the ancestor at depth k. k < path_length(bits).
 SPECFAST_HD int node_at_depth(uint64_t bits, int k) {
   for (; k > 0; k--) bits &= bits - 1;

@@ -1,5 +1,6 @@
 // All inline PTX, each with its host twin (tests/emu/tensor_core.h). sm_80 and later.
 #pragma once
+#include "core/bf16.h"
 #include "cuda/launch.cuh"
 
 namespace specfast::cuda {
@@ -9,6 +10,17 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 #endif
+
+// Two floats rounded to bf16, to nearest even; low in the lower half.
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+#if defined(__CUDACC__)
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return narrow<Bf16>(low).bits | (uint32_t)narrow<Bf16>(high).bits << 16;
+#endif
+}
 
 // c += a b, bf16 in, fp32 out: a is 16x16, b 16x8. Lane l holds, with g = l / 4 and t = 2 (l % 4):
 // a: rows g and g + 8, columns t, t + 1; then the same rows, columns t + 8, t + 9. b: rows t, t + 1
