@@ -43,11 +43,9 @@ def flex_attention(case: Case) -> Call:
     q, k, v = (case.notes[name] for name in ("heads", "k", "v"))
     rows, context = q.shape[2], k.shape[3]
     bits, first = case.notes["bits"], context - rows
-    seen = torch.ones(rows, context, dtype=torch.bool)
-    for i, ancestors in enumerate(bits):
-        seen[i, first:] = torch.tensor([ancestors >> j & 1 == 1 for j in range(rows)])
-    if not any(bits):
-        seen = seen.tril(first)
+    seen = torch.ones(rows, context, dtype=torch.bool).tril(first)
+    if any(bits):
+        seen[:, first:] = torch.tensor([[a >> j & 1 == 1 for j in range(rows)] for a in bits])
     seen = seen.to(q.device)
 
     def may_see(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
