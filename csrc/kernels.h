@@ -75,5 +75,9 @@ struct WorkspaceFloats {
   int64_t best, least;
 };
 WorkspaceFloats tree_attention_workspace(const TreeAttentionParams& p);
+void rope_kv_append(const RopeKvAppendParams& p, Stream stream);
+void kv_append(const KvAppendParams& p, Stream stream);
+void kv_compact(const KvCompactParams& p, Stream stream);
+void accept_path(const AcceptPathParams& p, Stream stream);
 
 }  // namespace specfast::cuda

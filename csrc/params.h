@@ -70,6 +70,7 @@ struct RopeKvAppendParams {
   KvLayer cache;
   int64_t M, H, num_positions, rotary_dim, qkv_stride;
   float eps;
+  DType dtype = DType::f32;  // of qkv and q_out; CPU: f32 only
 };
 
 struct KvAppendParams {
@@ -79,6 +80,7 @@ struct KvAppendParams {
   int32_t* status;       // [M]
   KvLayer cache;
   int64_t M, k_stride, v_stride;
+  DType dtype = DType::f32;  // of k and v; CPU: f32 only
 };
 
 // Moves node path[b, j] of sequence b from logical slot node_base[b] + path[b, j] to node_base[b] +
@@ -161,7 +163,7 @@ struct DrawCandidatesParams : LogitRows {
 
 // Draft trees in, of each the accepted path out.
 struct DraftTrees {
-  const int32_t* row_status;    // [rows]
+  const int32_t* row_status;    // [num_rows]
   const int32_t* row_base;      // [B] row of the root; node i is row_base + 1 + i; -1: no rows
   const int32_t* draft_tokens;  // [B, N]
   const int32_t* parents;       // [B, N]
@@ -170,11 +172,11 @@ struct DraftTrees {
   int32_t* num_accepted;        // [B]
   int32_t* next_tokens;         // [B] -1: none
   int32_t* status;              // [B] or of the rows on the path and its last row
-  int64_t B, N;
+  int64_t B, N, num_rows;
 };
 
 struct AcceptPathParams : DraftTrees {
-  const int32_t* tokens;  // [rows] the target's decision a row
+  const int32_t* tokens;  // [num_rows] the target's decision a row
 };
 
 // p/q rejection. by_token: from the root on, node by node; else from the leaves (block, traversal).

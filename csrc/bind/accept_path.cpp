@@ -10,9 +10,9 @@ void accept_path(const Tensor& tokens, const Tensor& row_status, const Tensor& r
   p.tokens = door.i32_in(tokens, "tokens", {-1});
   draft_trees(door, row_status, row_base, draft_tokens, parents, lengths, path, num_accepted,
               next_tokens, status, tokens.size(0), p);
-  door.run(p, "accept_path", cpu::accept_path);
+  door.run(p, SPECFAST_LAUNCHERS(accept_path));
 }
 
-SPECFAST_REGISTER_CPU(accept_path)
+SPECFAST_REGISTER(accept_path)
 
 }  // namespace specfast::bind

@@ -24,7 +24,7 @@ inline void draft_trees(Door& door, const Tensor& row_status, const Tensor& row_
                         const Tensor& path, const Tensor& num_accepted, const Tensor& next_tokens,
                         const Tensor& status, int64_t num_rows, DraftTrees& p) {
   p.draft_tokens = door.i32_in(draft_tokens, "draft_tokens", {-1, -1});
-  p.B = draft_tokens.size(0), p.N = draft_tokens.size(1);
+  p.B = draft_tokens.size(0), p.N = draft_tokens.size(1), p.num_rows = num_rows;
   p.parents = door.i32_in(parents, "parents", {p.B, p.N});
   p.lengths = door.i32_in(lengths, "lengths", {p.B});
   p.row_status = door.i32_in(row_status, "row_status", {num_rows});

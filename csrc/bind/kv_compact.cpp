@@ -43,9 +43,9 @@ void kv_compact(Tensor cache, const Tensor& block_tables, const Tensor& node_bas
   p.N = path.size(1);
   p.num_accepted = door.i32_in(num_accepted, "num_accepted", {p.B});
   if (!door.on_cuda()) check_paths(p);
-  door.run(p, "kv_compact", cpu::kv_compact);
+  door.run(p, SPECFAST_LAUNCHERS(kv_compact));
 }
 
-SPECFAST_REGISTER_CPU(kv_compact)
+SPECFAST_REGISTER(kv_compact)
 
 }  // namespace specfast::bind

@@ -24,9 +24,10 @@ void rope_kv_append(const Tensor& qkv, const Tensor& cos_sin, const Tensor& posi
   RopeKvAppendParams p{};
   p.cache = paged_layer(door, kv_cache);
   int64_t head_dim = p.cache.head_dim;
-  p.q_out = door.float_out(q_out, "q_out", {-1, -1, head_dim});
+  p.dtype = door.activations(qkv, "qkv");
+  p.q_out = door.float_out(q_out, "q_out", {-1, -1, head_dim}, p.dtype);
   p.M = q_out.size(0), p.H = q_out.size(1);
-  p.qkv = door.float_rows(qkv, "qkv", {p.M, (p.H + 2 * p.cache.num_kv_heads) * head_dim});
+  p.qkv = door.float_rows(qkv, "qkv", {p.M, (p.H + 2 * p.cache.num_kv_heads) * head_dim}, p.dtype);
   p.qkv_stride = row_stride(qkv);
   p.cos_sin = door.float_in(cos_sin, "cos_sin", {-1, -1});
   p.num_positions = cos_sin.size(0), p.rotary_dim = cos_sin.size(1);
@@ -40,9 +41,9 @@ void rope_kv_append(const Tensor& qkv, const Tensor& cos_sin, const Tensor& posi
   p.k_norm = door.float_in(k_norm, "k_norm", {head_dim});
   p.status = door.i32_out(status, "status", {p.M});
   p.eps = (float)eps;
-  door.run(p, "rope_kv_append", cpu::rope_kv_append);
+  door.run(p, SPECFAST_LAUNCHERS(rope_kv_append));
 }
 
-SPECFAST_REGISTER_CPU(rope_kv_append)
+SPECFAST_REGISTER(rope_kv_append)
 
 }  // namespace specfast::bind

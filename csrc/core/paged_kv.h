@@ -17,4 +17,9 @@ SPECFAST_HD int64_t kv_offset(int64_t num_slots, int64_t token_size, int64_t pla
   return (plane * num_slots + slot) * token_size;
 }
 
+// From these bits on, sign aside, a float is not finite once stored as an Element: bf16 rounds to
+// infinity from half an ulp above its largest number.
+template <class Element>
+constexpr int32_t kNonFiniteBits = sizeof(Element) == 2 ? 0x7f7f8000 : 0x7f800000;
+
 }  // namespace specfast

@@ -6,11 +6,6 @@
 
 namespace specfast::cpu::SPECFAST_TIER {
 
-// From these bits on, sign aside, an element is not finite once stored: bf16 rounds to infinity
-// from half an ulp above its largest number.
-template <class Element>
-constexpr int32_t kNonFiniteBits = sizeof(Element) == 2 ? 0x7f7f8000 : 0x7f800000;
-
 SPECFAST_INLINE void store_element(float* p, F32x16 x) { store(p, x); }
 SPECFAST_INLINE void store_element(uint16_t* p, F32x16 x) { store_bf16(p, x); }
 

@@ -1,11 +1,11 @@
 #include "cuda/elements.cuh"
+#include "cuda/rms.cuh"
 
 namespace specfast::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kTile = 4096;  // floats of a row in shared memory at a time
-constexpr int kLanes = 16;   // the CPU's: lane i sums the squares of elements i, i + 16, ...
 
 // h = x (+ residual), the same floats whenever it is read.
 template <class T>
@@ -28,14 +28,7 @@ __device__ __forceinline__ void store_tile(float4* tile, const float* v, int cou
   for (int i = 0; i < count; i += 4) tile[i / 4] = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
 }
 
-// Lanes i and i + 8, then + 4, + 2, + 1; for all sixteen.
-__device__ __forceinline__ float fold_lanes(float sum) {
-#pragma unroll
-  for (int half = kLanes / 2; half; half /= 2) sum += __shfl_xor_sync(0xffffu, sum, half);
-  return sum;
-}
-
-// The sum of the row's squares, for the first sixteen threads.
+// Of the first sixteen threads: each lane's sum of the row's squares.
 template <class T>
 __device__ __forceinline__ float sum_of_squares(const HiddenRow<T>& row) {
   constexpr int kCount = Elements<T>::kCount;
@@ -48,11 +41,11 @@ __device__ __forceinline__ float sum_of_squares(const HiddenRow<T>& row) {
     for (int i = thread * kCount; i < n; i += kThreads * kCount)
       store_tile(tile + i / 4, row.load(begin + i).v, kCount);
     __syncthreads();
-    if (thread < kLanes)
-      for (int i = thread; i < n; i += kLanes) sum = fma(values[i], values[i], sum);
+    if (thread < kRmsLanes)
+      for (int i = thread; i < n; i += kRmsLanes) sum = fma(values[i], values[i], sum);
     __syncthreads();
   }
-  return thread < kLanes ? fold_lanes(sum) : 0.0f;
+  return sum;
 }
 
 // A block a row. Nothing is written before all of the row is read, so out and sum_out may be x or
@@ -66,7 +59,10 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(RmsNormParams p) {
     HiddenRow<T> row{reinterpret_cast<const T*>(p.x) + i * p.x_stride,
                      residual ? residual + i * p.D : nullptr, p.D};
     float sum = sum_of_squares(row);
-    if (threadIdx.x == 0) inverse = 1.0f / sqrtf(sum / (float)p.D + p.eps);
+    if (threadIdx.x < kRmsLanes) {
+      float scale = inverse_rms(sum, p.D, p.eps, 0xffffu);
+      if (threadIdx.x == 0) inverse = scale;
+    }
     __syncthreads();
     float scale = inverse;
     T* out = reinterpret_cast<T*>(p.out) + i * p.D;

@@ -58,6 +58,17 @@ def test_bf16_activations_are_for_cuda_and_all_alike():
     silu_mul(on_cuda(gate_up.half()), on_cuda(out), "gate_up: dtype must be float32 or bfloat16")
 
 
+def test_what_goes_into_the_cache_is_alike_too():
+    row = torch.ones(1, 1, 16)
+    k, v, cache = on_cuda(row.bfloat16()), on_cuda(row), on_cuda(torch.zeros(2, 1, 1, 1, 16))
+    slots, status = on_cuda(torch.zeros(1).long()), on_cuda(torch.zeros(1).int())
+    with pytest.raises(RuntimeError, match="v: dtype must be BFloat16, got Float"):
+        ops.kv_append(k, v, slots, cache, status)
+    qkv, table = on_cuda(torch.ones(1, 48).bfloat16()), on_cuda(torch.ones(1, 0))
+    with pytest.raises(RuntimeError, match="q_out: dtype must be BFloat16, got Float"):
+        ops.rope_kv_append(qkv, table, status, slots, v, cache, status)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_keeps_an_op_from_launching_is_said_with_its_name(dtype):
     if torch.cuda.is_available():
