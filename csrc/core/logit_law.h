@@ -48,4 +48,43 @@ SPECFAST_HD uint64_t mass_share(float share, uint64_t total) {
   return n < total ? n : total;
 }
 
+struct RowFilter {
+  int64_t top_k;  // 0: off
+  float top_p;    // 1: off
+  float min_p;    // 0: off
+
+  SPECFAST_HD bool any() const { return top_k || top_p < 1.0f || min_p > 0.0f; }
+};
+
+// As a caller asks for it; compared so that a NaN turns its filter off.
+SPECFAST_HD RowFilter row_filter(int64_t top_k, float top_p, float min_p, int64_t vocab) {
+  return {top_k > 0 && top_k < vocab ? top_k : 0, top_p < 1.0f ? top_p : 1.0f,
+          min_p > 0.0f ? min_p : 0.0f};
+}
+
+struct RowScale {
+  float temperature;
+  float z_max, exponent;  // of the whole row
+  float min_weight;       // of what min-p keeps
+};
+
+SPECFAST_HD RowScale row_scale(float x_max, float temperature, const RowFilter& f) {
+  float z_max = tempered(x_max, temperature);
+  float exponent = row_exponent(z_max), min_weight = 0.0f;
+  if (f.min_p > 0.0f)
+    min_weight = weight_of_mass(mass_share(f.min_p, mass(weight(z_max, exponent))));
+  return {temperature, z_max, exponent, min_weight};
+}
+
+// Under the logits as given (temperature 1, no filter), whose masses have this exponent and total:
+// ln of 2^(y - m) 2^40 / total, with y = z log2 e; the normaliser is ln 2 (m + log2 total - 40).
+SPECFAST_HD float logprob(float x, float exponent, uint64_t total) {
+  float z = tempered(x, 1.0f);
+  float sum = (float)(int64_t)total;
+  float e = to_f32(log_exponent(sum));
+  float mantissa = sum * pow2i(0.0f - e);
+  float octaves = max(z * kLog2e, -0x1p127f) - exponent + (40.0f - e);
+  return min(fma(octaves, kLn2, -log(mantissa)), 0.0f);
+}
+
 }  // namespace specfast

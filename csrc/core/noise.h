@@ -49,11 +49,14 @@ SPECFAST_HD T gumbel(T v) {
   return zero - log(zero - log1m(v));
 }
 
-// The noise of one target id.
-SPECFAST_HD float gumbel_of_id(const NoiseKey& k, uint32_t id) {
+// Of one target id. Its word is selected, not indexed: a GPU would keep the four in memory.
+SPECFAST_HD float uniform_of_id(const NoiseKey& k, uint32_t id) {
   PhiloxBlock<uint32_t> block = keyed_noise<uint32_t>(id / 4, k);
-  const uint32_t words[4] = {block.x0, block.x1, block.x2, block.x3};
-  return gumbel(uniform(words[id % 4]));
+  uint32_t low = id & 1 ? block.x1 : block.x0, high = id & 1 ? block.x3 : block.x2;
+  return uniform(id & 2 ? high : low);
+}
+SPECFAST_HD float gumbel_of_id(const NoiseKey& k, uint32_t id) {
+  return gumbel(uniform_of_id(k, id));
 }
 
 // At least gumbel(v), for a quarter of its cost: -log(1 - v) >= v, and a float's bits read as an

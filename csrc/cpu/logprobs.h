@@ -9,16 +9,6 @@
 
 namespace specfast::cpu::SPECFAST_TIER {
 
-// ln of 2^(y - m) 2^40 / total, with y = z log2 e: the normaliser is ln 2 (m + log2 total - 40).
-SPECFAST_INLINE float logprob(float x, float exponent, uint64_t total) {
-  float z = tempered(x, 1.0f);
-  float sum = (float)(int64_t)total;
-  float e = specfast::to_f32(log_exponent(sum));
-  float mantissa = sum * pow2i(0.0f - e);
-  float octaves = specfast::max(z * kLog2e, -0x1p127f) - exponent + (40.0f - e);
-  return specfast::min(specfast::fma(octaves, kLn2, -specfast::log(mantissa)), 0.0f);
-}
-
 SPECFAST_INLINE uint64_t mass_of_slice(const float* x, Slice s, float exponent) {
   MassSum sum;
   for (int64_t i = s.begin; i < s.end; i += 16) {

@@ -10,14 +10,6 @@
 
 namespace specfast::cpu::SPECFAST_TIER {
 
-struct RowFilter {
-  int64_t top_k;  // 0: off
-  float top_p;    // 1: off
-  float min_p;    // 0: off
-
-  bool any() const { return top_k || top_p < 1.0f || min_p > 0.0f; }
-};
-
 struct Support {
   float z = -kInfinity;
   int32_t last_id = -1;
@@ -87,20 +79,6 @@ SPECFAST_INLINE void append(Candidates& c, const Candidates& others, int64_t n) 
     memmove(c.id + c.size, others.id, (size_t)n * sizeof(int32_t));
   }
   c.size += n;
-}
-
-struct RowScale {
-  float temperature;
-  float z_max, exponent;  // of the whole row
-  float min_weight;       // of what min-p keeps
-};
-
-SPECFAST_INLINE RowScale row_scale(float x_max, float temperature, const RowFilter& f) {
-  float z_max = tempered(x_max, temperature);
-  float exponent = row_exponent(z_max), min_weight = 0.0f;
-  if (f.min_p > 0.0f)
-    min_weight = weight_of_mass(mass_share(f.min_p, mass(weight(z_max, exponent))));
-  return {temperature, z_max, exponent, min_weight};
 }
 
 // Tokens of [begin, end) that min-p keeps and whose z >= cut go to `out` (room for all of them).

@@ -89,19 +89,13 @@ struct RowLaws {
     }
     return peak;
   }
-  // Compared so that a NaN turns its filter off.
-  RowFilter row_filter(int64_t row) const {
-    int64_t k = p.top_k[row];
-    float top_p = p.top_p[row], min_p = p.min_p[row];
-    return {k > 0 && k < p.V ? k : 0, top_p < 1.0f ? top_p : 1.0f, min_p > 0.0f ? min_p : 0.0f};
-  }
   void plan_row(int64_t row) const {
     RowLaw& r = rows[row];
     r.peak = row_peak(row);
     r.status = r.peak.nan ? kRowNan : r.peak.value == -kInfinity ? kRowNoSupport : kRowOk;
     r.drawn = r.status == kRowOk && !is_greedy(p.temperature[row]);
     r.support = {};
-    r.filter = row_filter(row);
+    r.filter = row_filter(p.top_k[row], p.top_p[row], p.min_p[row], p.V);
     r.scale = row_scale(r.peak.value, p.temperature[row], r.filter);
   }
   // The supports of up to kFilterRows rows.

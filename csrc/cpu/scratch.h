@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "core/carver.h"
 #include "cpu/simd.h"
 
 namespace specfast::cpu::SPECFAST_TIER {
@@ -28,19 +29,6 @@ class Scratch {
  private:
   char* data_ = nullptr;
   int64_t size_ = 0;
-};
-
-// Gives out arrays one after the other; with no memory behind it, it only measures.
-struct Carver {
-  char* data;
-  int64_t used = 0;
-
-  template <class T>
-  T* take(int64_t n) {
-    char* at = data ? data + used : nullptr;
-    used += (n * (int64_t)sizeof(T) + 63) / 64 * 64;
-    return reinterpret_cast<T*>(at);
-  }
 };
 
 // carve(c) takes every array from the carver c: once to measure, once from the scratch.
