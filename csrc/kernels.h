@@ -79,5 +79,9 @@ void rope_kv_append(const RopeKvAppendParams& p, Stream stream);
 void kv_append(const KvAppendParams& p, Stream stream);
 void kv_compact(const KvCompactParams& p, Stream stream);
 void accept_path(const AcceptPathParams& p, Stream stream);
+void sample_rows(const SampleRowsParams& p, Stream stream);
+
+// What p.workspace must have room for; by sizes alone.
+int64_t workspace_bytes(const SampleRowsParams& p);
 
 }  // namespace specfast::cuda

@@ -128,6 +128,8 @@ struct LogitRows {
   const int64_t* seeds;      // [R] the bits of a uint64
   const int32_t* positions;  // [R] absolute position of the token being decided
   int64_t R, V, logits_stride;
+  DType dtype = DType::f32;   // of logits; CPU: f32 only
+  void* workspace = nullptr;  // CUDA: cuda::workspace_bytes(p), 16-byte aligned, of any content
 };
 
 // One token a row.
@@ -148,6 +150,8 @@ struct RankCandidatesParams {
   int32_t* ids;              // [R, m] target ids, best first; -1 past the end
   float* scores;             // [R, m] z + G (greedy: the logits); -inf past the end
   int64_t R, V, m, logits_stride;
+  DType dtype = DType::f32;   // as LogitRows'
+  void* workspace = nullptr;  // as LogitRows'
 };
 
 // m tokens a row of draft logits (V: the draft vocabulary), without replacement, by noise that is
@@ -185,7 +189,7 @@ struct RejectionSampleParams : LogitRows, DraftTrees {
   const int32_t* roots;      // [B] absolute position of the step's first undecided token
   const float* laws;         // [num_laws, law_vocab] logits at temperature 1; or null
   const int32_t* law_row;    // [B, N] -1: a point mass; null: all are
-  const int32_t* vocab_map;  // [law_vocab] target id of each draft id, or null (the same)
+  const int32_t* vocab_map;  // [law_vocab] target ids, all different, or null (the same)
   int64_t num_laws, law_vocab;
   bool by_token;
 };

@@ -236,6 +236,7 @@ void run(const Launch& launch) {
   for (uint64_t i = 1; i < workers; i++) others.emplace_back(work);
   work();
   for (std::thread& other : others) other.join();
+  if (after_launch) after_launch(launch.kernel);
 }
 
 }  // namespace emu

@@ -31,6 +31,8 @@ struct Schedule {
   uint64_t seed = 1;
 };
 inline Schedule schedule;  // of every launch from now on
+// Called after each launch with its kernel's name, for tests that look between two.
+inline std::function<void(const char* kernel)> after_launch;
 
 void print_place();  // to stderr: the kernel, block and thread that run here
 
