@@ -80,8 +80,10 @@ void kv_append(const KvAppendParams& p, Stream stream);
 void kv_compact(const KvCompactParams& p, Stream stream);
 void accept_path(const AcceptPathParams& p, Stream stream);
 void sample_rows(const SampleRowsParams& p, Stream stream);
+void rank_candidates(const RankCandidatesParams& p, Stream stream);
 
 // What p.workspace must have room for; by sizes alone.
 int64_t workspace_bytes(const SampleRowsParams& p);
+int64_t workspace_bytes(const RankCandidatesParams& p);
 
 }  // namespace specfast::cuda

@@ -22,7 +22,7 @@ void write_row(const RankCandidatesParams& p, int64_t row, const TopList& best) 
   for (int64_t j = 0; j < p.m; j++) {
     bool found = j < best.size;
     p.ids[row * p.m + j] = found ? best.items[j].id : -1;
-    p.scores[row * p.m + j] = found ? best.items[j].score : -kInfinity;
+    p.scores[row * p.m + j] = found ? best.items[j].score + 0.0f : -kInfinity;  // no -0.0
   }
 }
 
