@@ -7,6 +7,8 @@
 
 namespace specfast {
 
+constexpr int kMaxNodes = 64;  // of a draft tree
+
 struct Span {
   int64_t begin, end;
   SPECFAST_HD bool empty() const { return begin >= end; }

@@ -7,8 +7,6 @@
 
 namespace specfast::cpu::SPECFAST_TIER {
 
-constexpr int kMaxNodes = 64;
-
 struct AcceptedPath {
   int32_t nodes[kMaxNodes];
   int32_t size = 0;

@@ -8,17 +8,16 @@
 namespace specfast::cpu::SPECFAST_TIER {
 namespace {
 
-// exp(-H) of a law of weights w = 2^o with sum S is 2^(sum w o / S) / S.
+// exp(-H) of a law of weights w = 2^-o with sum S is 2^(-sum w o / S) / S.
 float inverse_perplexity(const NodeLaw& law) {
   const RowLaw& r = *law.row;
-  F32x16 sum = broadcast(0.0f);
-  for (int64_t i = 0; i < law.vocab; i += 16) {
+  F32x16 exponent = broadcast(r.scale.exponent);
+  uint64_t surprise = total_mass(0, law.vocab, [&](int64_t i, int64_t) {
     F32x16 z = supported_z(r, law.logits, i, law.vocab);
-    F32x16 octaves = max(z * broadcast(kLog2e), broadcast(-0x1p127f)) - broadcast(r.scale.exponent);
-    sum = fma(weight(z, broadcast(r.scale.exponent)), octaves, sum);
-  }
+    return weight(z, exponent) * (exponent - max(z * broadcast(kLog2e), broadcast(-0x1p127f)));
+  });
   float total = (float)(int64_t)law.total * 0x1p-40f;
-  return specfast::exp2(reduce_add(sum) / total) / total;
+  return specfast::exp2((float)(int64_t)surprise * -0x1p-40f / total) / total;
 }
 
 struct TypicalRow {
