@@ -82,12 +82,14 @@ void accept_path(const AcceptPathParams& p, Stream stream);
 void sample_rows(const SampleRowsParams& p, Stream stream);
 void rank_candidates(const RankCandidatesParams& p, Stream stream);
 void draw_candidates(const DrawCandidatesParams& p, Stream stream);
+void rejection_sample(const RejectionSampleParams& p, Stream stream);
 void typical_sample(const TypicalSampleParams& p, Stream stream);
 
 // What p.workspace must have room for; by sizes alone.
 int64_t workspace_bytes(const SampleRowsParams& p);
 int64_t workspace_bytes(const RankCandidatesParams& p);
 int64_t workspace_bytes(const DrawCandidatesParams& p);
+int64_t workspace_bytes(const RejectionSampleParams& p);
 int64_t workspace_bytes(const TypicalSampleParams& p);
 
 }  // namespace specfast::cuda

@@ -1,0 +1,126 @@
+#include "trees.h"
+
+namespace {
+
+using namespace sampling;
+using specfast::RejectionSampleParams;
+
+struct Laws {
+  int64_t vocab = 0;
+  std::vector<float> z;      // [rows, vocab]; none: all drafts are point masses
+  std::vector<int32_t> map;  // [vocab] or none
+};
+
+template <class Law, class Map, class Rows>
+void set_laws(RejectionSampleParams& p, const Laws& laws, const Law& z, const Map& map,
+              const Rows& law_row) {
+  if (laws.z.empty()) return;
+  p.laws = z.data(), p.law_row = law_row.data(), p.law_vocab = laws.vocab;
+  p.num_laws = (int64_t)laws.z.size() / laws.vocab;
+  p.vocab_map = laws.map.empty() ? nullptr : map.data();
+}
+
+std::vector<int32_t> on_cpu(const Trees& trees, const Laws& laws, bool by_token) {
+  std::vector<int32_t> out((size_t)trees.size_of_output());
+  RejectionSampleParams p{};
+  trees.set(p, out.data());
+  p.roots = trees.roots.data(), p.by_token = by_token;
+  set_laws(p, laws, laws.z, laws.map, trees.law_row);
+  specfast::cpu::rejection_sample(p, specfast::serial_for);
+  return out;
+}
+
+template <class T>
+std::vector<int32_t> on_device(const Trees& trees, const Laws& laws, bool by_token) {
+  DeviceTrees<T> in(trees);
+  Device<float> z(laws.z);
+  Device<int32_t> map(laws.map);
+  return everywhere([&] {
+    Device<int32_t> out((size_t)trees.size_of_output());
+    RejectionSampleParams p{};
+    in.set(p, out.data());
+    p.roots = in.roots.data(), p.by_token = by_token;
+    set_laws(p, laws, z, map, in.law_row);
+    Device<char> workspace(specfast::cuda::workspace_bytes(p));
+    p.workspace = workspace.data();
+    specfast::cuda::rejection_sample(p, nullptr);
+    return out.host();
+  });
+}
+
+void check(Trees trees, const Laws& laws) {
+  for (bool by_token : {false, true}) {
+    auto expected = on_cpu(trees, laws, by_token), got = on_device<float>(trees, laws, by_token);
+    CHECK_BYTES(got, expected);
+  }
+  trees.rows.round();
+  auto expected = on_cpu(trees, laws, false), got = on_device<Bf16>(trees, laws, false);
+  CHECK_BYTES(got, expected);
+}
+
+// A law for every node; siblings share their parent's, every third node is a point mass.
+struct Problem {
+  Problem(int64_t count, int64_t nodes, int64_t vocab, bool mapped)
+      : trees(nodes, vocab, vocab + 3) {
+    laws.vocab = mapped ? (vocab + 1) / 2 : vocab;
+    for (int64_t i = 0; mapped && i < laws.vocab; i++)
+      laws.map.push_back((int32_t)((laws.vocab - 1 - i) * 2));
+    for (int64_t n = 0; n < count; n++) {
+      if (n % 6 == 5) trees.add_padding();
+      auto parents = some_parents(n, nodes);
+      int32_t first = (int32_t)trees.rows.R();
+      std::vector<int32_t> law_row;
+      for (size_t i = 0; i < parents.size(); i++)
+        law_row.push_back(i % 3 == 2 ? -1 : first + 1 + parents[i]);
+      trees.add(parents, some_tokens(n, (int64_t)parents.size(), vocab), some_settings(n, vocab),
+                law_row);
+    }
+    // Drafters that know something of the target.
+    for (int64_t row = 0; row < trees.rows.R(); row++)
+      for (int64_t i = 0; i < laws.vocab; i++) {
+        int64_t id = mapped ? laws.map[(size_t)i] : i;
+        laws.z.push_back(0.8f * trees.rows.logits[(size_t)(row * trees.rows.stride + id)] +
+                         0.3f * (float)(i % 3));
+      }
+  }
+  Trees trees;
+  Laws laws;
+};
+
+TEST(rejection_sample_gives_the_bytes_of_the_cpu) {
+  for (int64_t V : {3, 20, 8193})
+    for (bool mapped : {false, true}) {
+      Problem problem(V < 1000 ? 12 : 2, V < 1000 ? 6 : 3, V, mapped);
+      check(problem.trees, problem.laws);
+    }
+}
+
+TEST(rejection_sample_takes_point_masses) {
+  for (int64_t V : {3, 100}) check(Problem(8, 6, V, false).trees, {});
+}
+
+TEST(rejection_sample_takes_64_nodes) {
+  Problem problem(2, 64, 70, false);
+  check(problem.trees, problem.laws);
+}
+
+TEST(rejection_sample_survives_laws_that_are_no_laws) {
+  Problem problem(8, 5, 20, false);
+  for (size_t i = 0; i < problem.laws.z.size(); i++)
+    if (i % 5 == 0) problem.laws.z[i] = i % 2 ? kNan : kInf;
+  std::fill_n(problem.laws.z.begin(), 40, -kInf);
+  check(problem.trees, problem.laws);
+}
+
+TEST(rejection_sample_says_what_rows_lack) {
+  Problem problem(12, 5, 20, true);
+  Trees& trees = problem.trees;
+  for (size_t row = 0; row < trees.row_status.size(); row++) {
+    if (row % 5 == 1) trees.row_status[row] = specfast::kRowNonFiniteKv;
+    if (row % 7 == 2) trees.rows.logits[row * trees.rows.stride + 4] = kNan;
+    if (row % 11 == 3) std::fill_n(&trees.rows.logits[row * trees.rows.stride], 20, -kInf);
+  }
+  check(trees, problem.laws);
+}
+
+}  // namespace
