@@ -91,5 +91,8 @@ int64_t workspace_bytes(const RankCandidatesParams& p);
 int64_t workspace_bytes(const DrawCandidatesParams& p);
 int64_t workspace_bytes(const RejectionSampleParams& p);
 int64_t workspace_bytes(const TypicalSampleParams& p);
+inline int64_t workspace_bytes(const TreeAttentionParams& p) {
+  return 4 * tree_attention_workspace(p).best;
+}
 
 }  // namespace specfast::cuda

@@ -1,5 +1,8 @@
 """One typed wrapper an op. Every op is an out-variant: it allocates nothing and returns nothing.
 
+On CUDA some write intermediate results to `workspace`, a uint8 tensor [bytes] with any content of
+which `specfast.workspace` says how large it must be; on the CPU none is needed.
+
 Shapes: M rows, B sequences, N draft nodes a sequence, H heads, G = H / Hkv, D head_dim,
 V vocabulary. Token ids, positions, lengths and statuses are int32; slots, seeds and ancestor bits
 are int64.
@@ -147,6 +150,7 @@ def tree_attention(
     scale: float,
     window: int = 0,
     soft_cap: float = 0.0,
+    workspace: Tensor | None = None,
 ) -> None:
     """Paged GQA attention of q [M, H, D] for any mix of tail rows and draft nodes; out [M, H, D].
 
@@ -158,7 +162,7 @@ def tree_attention(
     """
     _ops.tree_attention(
         q, kv_cache, block_tables, qo_indptr, node_base, kv_start, positions, node_bits,
-        scale, window, soft_cap, out,
+        scale, window, soft_cap, out, workspace,
     )  # fmt: skip
 
 
@@ -191,6 +195,7 @@ def sample_rows(
     status: Tensor,
     logprob_ids: Tensor | None = None,
     logprobs: Tensor | None = None,
+    workspace: Tensor | None = None,
 ) -> None:
     """Decides one token a row of processed logits [R, V] by Gumbel-max over the filtered support.
 
@@ -201,7 +206,7 @@ def sample_rows(
     """
     _ops.sample_rows(
         logits, temperature, top_k, top_p, min_p, seeds, positions,
-        tokens, status, logprob_ids, logprobs,
+        tokens, status, logprob_ids, logprobs, workspace,
     )  # fmt: skip
 
 
@@ -213,13 +218,14 @@ def rank_candidates(
     ids: Tensor,
     scores: Tensor,
     d2t: Tensor | None = None,
+    workspace: Tensor | None = None,
 ) -> None:
     """The m best target ids a row by draft_logits / T + G(seed, position, target id).
 
     ids, scores [R, m]; logits [R, Vd]; d2t [Vd] int32 maps draft to target ids. Greedy rows rank
     the plain logits.
     """
-    _ops.rank_candidates(logits, d2t, temperature, seeds, positions, ids, scores)
+    _ops.rank_candidates(logits, d2t, temperature, seeds, positions, ids, scores, workspace)
 
 
 def draw_candidates(
@@ -235,6 +241,7 @@ def draw_candidates(
     ids: Tensor,
     laws: Tensor,
     d2t: Tensor | None = None,
+    workspace: Tensor | None = None,
 ) -> None:
     """Draws m target ids a row of draft logits [R, Vd] without replacement, for rejection.
 
@@ -245,8 +252,9 @@ def draw_candidates(
     best and have the plain logits).
     """
     _ops.draw_candidates(
-        logits, d2t, temperature, top_k, top_p, min_p, seeds, positions, nodes, roots, ids, laws
-    )
+        logits, d2t, temperature, top_k, top_p, min_p, seeds, positions, nodes, roots, ids, laws,
+        workspace,
+    )  # fmt: skip
 
 
 def accept_path(
@@ -295,6 +303,7 @@ def rejection_sample(
     draft_laws: Tensor | None = None,
     law_row: Tensor | None = None,
     vocab_map: Tensor | None = None,
+    workspace: Tensor | None = None,
 ) -> None:
     """Accepts drafts by p/q rejection: what is emitted follows the target's law, whatever drafted.
 
@@ -307,7 +316,7 @@ def rejection_sample(
     _ops.rejection_sample(
         logits, temperature, top_k, top_p, min_p, seeds, positions, row_status, row_base, roots,
         draft_tokens, parents, lengths, draft_laws, law_row, vocab_map, by_token,
-        path, num_accepted, next_tokens, status,
+        path, num_accepted, next_tokens, status, workspace,
     )  # fmt: skip
 
 
@@ -330,6 +339,7 @@ def typical_sample(
     num_accepted: Tensor,
     next_tokens: Tensor,
     status: Tensor,
+    workspace: Tensor | None = None,
 ) -> None:
     """Accepts the longest path of drafts with p >= min(threshold, alpha exp(-H)): lossy.
 
@@ -338,7 +348,7 @@ def typical_sample(
     _ops.typical_sample(
         logits, temperature, top_k, top_p, min_p, seeds, positions, row_status, row_base,
         draft_tokens, parents, lengths, threshold, alpha,
-        path, num_accepted, next_tokens, status,
+        path, num_accepted, next_tokens, status, workspace,
     )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ void run_layer(const std::vector<Tensor>& s, const std::optional<Tensor>* w,
   rope_kv_append(s[kQkvOut], *w[kCosSin], r[kPositions], r[kSlots], w[kQNorm], w[kKNorm], eps,
                  s[kQ], kv_cache, r[kStatus]);
   tree_attention(s[kQ], kv_cache, r[kBlockTables], r[kQoIndptr], r[kNodeBase], r[kKvStart],
-                 r[kPositions], r[kNodeBits], scale, window, 0.0, s[kAttended]);
+                 r[kPositions], r[kNodeBits], scale, window, 0.0, s[kAttended], {});
   linear(s[kAttendedRows], *w[kO], w[kOBias], s[kHidden], s[kHidden]);
   rms_norm(s[kHidden], {}, *w[kMlpNorm], eps, s[kNormed], {});
   linear(s[kNormed], *w[kGateUp], w[kGateUpBias], {}, s[kGateUpOut]);

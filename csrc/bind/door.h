@@ -27,6 +27,16 @@
 
 namespace specfast::bind {
 
+// What an op with these sizes needs on CUDA.
+template <class Params>
+int64_t workspace_bytes(const Params& p) {
+#ifdef SPECFAST_WITH_CUDA
+  return cuda::workspace_bytes(p);
+#else
+  return (void)p, 0;
+#endif
+}
+
 inline void torch_parallel_for(int64_t n, int64_t grain, RangeBody body) {
   if (n > 0) torch::stable::parallel_for(0, n, grain, body);
 }
@@ -104,6 +114,17 @@ class Door {
   }
   int32_t* i32_out(const std::optional<Tensor>& t, const char* name, Shape shape) {
     return t ? i32_out(*t, name, shape) : nullptr;
+  }
+
+  // Where an op keeps what it has found so far, on CUDA; the CPU's have their own room.
+  void* workspace(const std::optional<Tensor>& t, int64_t bytes) {
+    int64_t got = t ? t->numel() : 0;
+    if (t) check(*t, "workspace", {-1}, ScalarType::Byte), check_contiguous(*t, "workspace");
+    STD_TORCH_CHECK(!on_cuda() || got >= bytes, "workspace: must have ", bytes, " bytes, got ",
+                    got);
+    void* data = t ? output<void>(*t) : nullptr;
+    STD_TORCH_CHECK((uintptr_t)data % 16 == 0, "workspace: must be 16-byte aligned");
+    return data;
   }
 
   template <class Params>

@@ -7,7 +7,8 @@ namespace specfast::bind {
 inline void logit_rows(Door& door, const Tensor& logits, const Tensor& temperature,
                        const Tensor& top_k, const Tensor& top_p, const Tensor& min_p,
                        const Tensor& seeds, const Tensor& positions, LogitRows& p) {
-  p.logits = door.float_rows(logits, "logits", {-1, -1});
+  p.dtype = door.activations(logits, "logits");
+  p.logits = door.float_rows(logits, "logits", {-1, -1}, p.dtype);
   p.R = logits.size(0), p.V = logits.size(1), p.logits_stride = row_stride(logits);
   check_vocabulary(p.V, "logits");
   p.temperature = door.float_in(temperature, "temperature", {p.R});

@@ -5,7 +5,8 @@ namespace specfast::bind {
 void draw_candidates(const Tensor& logits, const std::optional<Tensor>& d2t,
                      const Tensor& temperature, const Tensor& top_k, const Tensor& top_p,
                      const Tensor& min_p, const Tensor& seeds, const Tensor& positions,
-                     const Tensor& nodes, const Tensor& roots, Tensor ids, Tensor laws) {
+                     const Tensor& nodes, const Tensor& roots, Tensor ids, Tensor laws,
+                     const std::optional<Tensor>& workspace) {
   Door door;
   DrawCandidatesParams p{};
   logit_rows(door, logits, temperature, top_k, top_p, min_p, seeds, positions, p);
@@ -15,9 +16,10 @@ void draw_candidates(const Tensor& logits, const std::optional<Tensor>& d2t,
   p.ids = door.i32_out(ids, "ids", {p.R, -1});
   p.m = ids.size(1);
   p.laws = door.float_out(laws, "laws", {p.R, p.V});
-  door.run(p, "draw_candidates", cpu::draw_candidates);
+  p.workspace = door.workspace(workspace, workspace_bytes(p));
+  door.run(p, SPECFAST_LAUNCHERS(draw_candidates));
 }
 
-SPECFAST_REGISTER_CPU(draw_candidates)
+SPECFAST_REGISTER(draw_candidates)
 
 }  // namespace specfast::bind

@@ -15,7 +15,7 @@ void rope_kv_append(const Tensor& qkv, const Tensor& cos_sin, const Tensor& posi
 void tree_attention(const Tensor& q, const Tensor& kv_cache, const Tensor& block_tables,
                     const Tensor& qo_indptr, const Tensor& node_base, const Tensor& kv_start,
                     const Tensor& positions, const Tensor& node_bits, double scale, int64_t window,
-                    double soft_cap, Tensor out);
+                    double soft_cap, Tensor out, const std::optional<Tensor>& workspace);
 void silu_mul(const Tensor& gate_up, Tensor out);
 
 }  // namespace specfast::bind

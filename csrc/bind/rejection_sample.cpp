@@ -43,7 +43,7 @@ void rejection_sample(const Tensor& logits, const Tensor& temperature, const Ten
                       const Tensor& lengths, const std::optional<Tensor>& laws,
                       const std::optional<Tensor>& law_row, const std::optional<Tensor>& vocab_map,
                       bool by_token, Tensor path, Tensor num_accepted, Tensor next_tokens,
-                      Tensor status) {
+                      Tensor status, const std::optional<Tensor>& workspace) {
   Door door;
   RejectionSampleParams p{};
   logit_rows(door, logits, temperature, top_k, top_p, min_p, seeds, positions, p);
@@ -53,9 +53,10 @@ void rejection_sample(const Tensor& logits, const Tensor& temperature, const Ten
   p.roots = door.i32_in(roots, "roots", {p.B});
   draft_laws_in(door, laws, law_row, vocab_map, p);
   p.by_token = by_token;
-  door.run(p, "rejection_sample", cpu::rejection_sample);
+  p.workspace = door.workspace(workspace, workspace_bytes(p));
+  door.run(p, SPECFAST_LAUNCHERS(rejection_sample));
 }
 
-SPECFAST_REGISTER_CPU(rejection_sample)
+SPECFAST_REGISTER(rejection_sample)
 
 }  // namespace specfast::bind

@@ -20,16 +20,18 @@ void logprob_outputs(Door& door, const std::optional<Tensor>& ids,
 void sample_rows(const Tensor& logits, const Tensor& temperature, const Tensor& top_k,
                  const Tensor& top_p, const Tensor& min_p, const Tensor& seeds,
                  const Tensor& positions, Tensor tokens, Tensor status,
-                 const std::optional<Tensor>& logprob_ids, const std::optional<Tensor>& logprobs) {
+                 const std::optional<Tensor>& logprob_ids, const std::optional<Tensor>& logprobs,
+                 const std::optional<Tensor>& workspace) {
   Door door;
   SampleRowsParams p{};
   logit_rows(door, logits, temperature, top_k, top_p, min_p, seeds, positions, p);
   p.tokens = door.i32_out(tokens, "tokens", {p.R});
   p.status = door.i32_out(status, "status", {p.R});
   logprob_outputs(door, logprob_ids, logprobs, p);
-  door.run(p, "sample_rows", cpu::sample_rows);
+  p.workspace = door.workspace(workspace, workspace_bytes(p));
+  door.run(p, SPECFAST_LAUNCHERS(sample_rows));
 }
 
-SPECFAST_REGISTER_CPU(sample_rows)
+SPECFAST_REGISTER(sample_rows)
 
 }  // namespace specfast::bind

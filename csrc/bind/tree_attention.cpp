@@ -49,15 +49,16 @@ void check_rows(const TreeAttentionParams& p) {
 void tree_attention(const Tensor& q, const Tensor& kv_cache, const Tensor& block_tables,
                     const Tensor& qo_indptr, const Tensor& node_base, const Tensor& kv_start,
                     const Tensor& positions, const Tensor& node_bits, double scale, int64_t window,
-                    double soft_cap, Tensor out) {
+                    double soft_cap, Tensor out, const std::optional<Tensor>& workspace) {
   Door door;
   TreeAttentionParams p{};
   p.cache = paged_layer(door, kv_cache);
-  p.q = door.float_rows(q, "q", {-1, -1, p.cache.head_dim});
+  p.dtype = door.activations(q, "q");
+  p.q = door.float_rows(q, "q", {-1, -1, p.cache.head_dim}, p.dtype);
   p.M = q.size(0), p.H = q.size(1), p.q_stride = row_stride(q);
   STD_TORCH_CHECK(p.H > 0 && p.H % p.cache.num_kv_heads == 0, "q: must have a multiple of ",
                   p.cache.num_kv_heads, " heads (the cache's), got ", p.H);
-  p.out = door.float_out(out, "out", {p.M, p.H, p.cache.head_dim});
+  p.out = door.float_out(out, "out", {p.M, p.H, p.cache.head_dim}, p.dtype);
   p.block_tables = door.i32_in(block_tables, "block_tables", {-1, -1});
   p.B = block_tables.size(0), p.max_blocks = block_tables.size(1);
   p.qo_indptr = door.i32_in(qo_indptr, "qo_indptr", {p.B + 1});
@@ -69,9 +70,11 @@ void tree_attention(const Tensor& q, const Tensor& kv_cache, const Tensor& block
                   window, " and ", soft_cap);
   p.window = window, p.scale = (float)scale, p.soft_cap = (float)soft_cap;
   if (!door.on_cuda()) check_rows(p);
-  door.run(p, "tree_attention", cpu::tree_attention);
+  p.workspace = static_cast<float*>(door.workspace(workspace, 0));
+  p.workspace_floats = workspace ? workspace->numel() / 4 : 0;
+  door.run(p, SPECFAST_LAUNCHERS(tree_attention));
 }
 
-SPECFAST_REGISTER_CPU(tree_attention)
+SPECFAST_REGISTER(tree_attention)
 
 }  // namespace specfast::bind

@@ -17,7 +17,7 @@ LAYERS = [
     line.split()
     for line in """
     validation config extension ops reference reference_attention reference_sampling _C _host
-    reference_verification
+    reference_verification workspace
     tokenizer detokenizer chat_template sequence metrics outputs kv_shape
     proposers.base proposers.laws
     cost_model calibration kv_cache sampler structured budget models
