@@ -9,9 +9,11 @@ namespace {
 constexpr int64_t kEnoughBlocks = 512;
 constexpr int64_t kMostFloats = 1 << 26;
 
-void require(bool condition, const char* what) {
+void require(bool condition, const std::string& what) {
   if (!condition) throw std::invalid_argument(what);
 }
+
+bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 int64_t greatest_common_divisor(int64_t a, int64_t b) {
   return b == 0 ? a : greatest_common_divisor(b, a % b);
@@ -135,9 +137,12 @@ void tree_attention(const TreeAttentionParams& p, Stream stream) {
   require(p.cache.dtype == DType::bf16, "the cache must be bf16");
   require(p.cache.head_dim == 64 || p.cache.head_dim == 128, "head_dim must be 64 or 128");
   int64_t chunk = 16 / (p.dtype == DType::bf16 ? 2 : 4);
-  require(p.q_stride % chunk == 0, "rows of q must be 16-byte aligned");
+  require(is_aligned(p.q) && p.q_stride % chunk == 0, "rows of q must be 16-byte aligned");
+  require(is_aligned(p.out) && is_aligned(p.cache.data), "out, kv_cache: must be 16-byte aligned");
   AttentionPlan plan = make_plan(p, p.workspace_floats);
-  require(num_floats(p, plan.slots) <= p.workspace_floats, "the workspace is too small");
+  int64_t least = num_floats(p, plan.slots);
+  require(p.workspace_floats >= least,
+          "workspace: must have at least " + std::to_string(4 * least) + " bytes");
   if (p.cache.head_dim == 64)
     launch<64>(p, plan, stream);
   else

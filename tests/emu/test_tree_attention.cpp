@@ -312,6 +312,9 @@ TEST(what_no_kernel_fits_is_refused) {
   CHECK(refused([](auto& p) { p.cache.dtype = DType::f32; }));
   CHECK(refused([](auto& p) { p.workspace_floats--; }));
   CHECK(refused([](auto& p) { p.q_stride = 65; }));
+  CHECK(refused([](auto& p) { p.q++; }));
+  CHECK(refused([](auto& p) { p.out++; }));
+  CHECK(refused([](auto& p) { p.cache.data = static_cast<char*>(p.cache.data) + 8; }));
 }
 
 // ldmatrix reads eight rows of 16 bytes at once; shared memory has 128 bytes of banks.
