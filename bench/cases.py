@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specfast import ops
+from specfast import ops, workspace
 
 F32, BF16 = torch.float32, torch.bfloat16
 BLOCK_SIZE = 16
@@ -54,6 +54,10 @@ class Place:
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
+
+    def room(self, num_bytes: int) -> Tensor | None:
+        """A workspace; on the CPU none is needed."""
+        return None if self.device == "cpu" else self.empty(num_bytes, dtype=torch.uint8)
 
     def has(self, op: str) -> bool:
         key = "CPU" if self.device == "cpu" else "CUDA"
@@ -106,10 +110,12 @@ def tree_attention(place: Place, batch: int, rows: int, context: int, tree: bool
         torch.empty_like(q),
         place.dim**-0.5,
     )
+    sizes = (batch * rows, place.heads, place.kv_heads, place.dim, batch, blocks * BLOCK_SIZE)
+    room = place.room(workspace.tree_attention(*sizes))
     k, v = place.normal(2, copies, batch, place.kv_heads, context, place.dim)
     heads = q.view(batch, rows, place.heads, place.dim).transpose(1, 2)
     return Case(
-        lambda i: ops.tree_attention(q, cache[i], tables, *rest),
+        lambda i: ops.tree_attention(q, cache[i], tables, *rest, workspace=room),
         {"sdpa": _sdpa(place, heads, k, v)},
         size,
         copies,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bench.cases import F32, Call, Case, Place, width
-from specfast import ops
+from specfast import ops, workspace
 
 FILTERS = {
     "none": {},
@@ -56,7 +56,11 @@ def sample_rows(place: Place, rows: int, vocab: int, filter: str = "none") -> Ca
         return ids.gather(1, torch.multinomial(probs, 1))
 
     theirs = {"none": multinomial, "greedy": argmax, "top_k": topk, "top_p": sorting}[filter]
-    ours: Call = lambda i: ops.sample_rows(logits[i], *law, tokens, status)  # noqa: E731
+    room = place.room(workspace.sample_rows(rows, vocab))
+
+    def ours(i: int) -> None:
+        ops.sample_rows(logits[i], *law, tokens, status, workspace=room)
+
     return Case(ours, {theirs.__name__: theirs}, size, len(logits))
 
 
@@ -69,8 +73,10 @@ def rank_candidates(place: Place, rows: int, vocab: int, m: int = 8) -> Case:
         noise = torch.empty_like(logits[i], dtype=F32).exponential_().log_()
         return (logits[i] - noise).topk(m).indices
 
+    room = place.room(workspace.rank_candidates(rows, vocab, m))
+
     def ours(i: int) -> None:
-        ops.rank_candidates(logits[i], temperature, seeds, positions, ids, scores)
+        ops.rank_candidates(logits[i], temperature, seeds, positions, ids, scores, workspace=room)
 
     return Case(ours, {"gumbel_topk": gumbel_topk}, size, len(logits))
 
@@ -83,8 +89,10 @@ def draw_candidates(place: Place, rows: int, vocab: int, m: int = 4) -> Case:
     def multinomial(i: int) -> Tensor:
         return torch.multinomial(logits[i].float().softmax(-1), m)
 
+    room = place.room(workspace.draw_candidates(rows, vocab, m))
+
     def ours(i: int) -> None:
-        ops.draw_candidates(logits[i], *law, nodes, roots, ids, laws)
+        ops.draw_candidates(logits[i], *law, nodes, roots, ids, laws, workspace=room)
 
     return Case(ours, {"multinomial": multinomial}, size + laws.numel() * 4, len(logits))
 
@@ -137,10 +145,12 @@ def rejection_sample(place: Place, batch: int, nodes: int, vocab: int) -> Case:
         residual = p[each, accepted] - q[each, accepted.clamp(max=nodes - 1)]
         return torch.multinomial(residual.clamp(min=1e-20), 1)
 
+    room = place.room(workspace.rejection_sample(rows, vocab, batch, *laws.shape))
+
     def ours(i: int) -> None:
         ops.rejection_sample(
             logits[i], *law, status, base, roots, draft, parents, lengths, False, *outputs,
-            laws, law_row,
+            laws, law_row, workspace=room,
         )  # fmt: skip
 
     return Case(ours, {"softmaxes": softmaxes}, size + laws.numel() * 4, len(logits))
@@ -161,9 +171,12 @@ def typical_sample(place: Place, batch: int, nodes: int, vocab: int) -> Case:
         each = torch.arange(batch, device=place.device)
         return torch.multinomial(p[each, accepted], 1)
 
+    room = place.room(workspace.typical_sample(rows, vocab, batch))
+
     def ours(i: int) -> None:
         ops.typical_sample(
-            logits[i], *law, status, base, draft, parents, lengths, 0.09, 0.3, *outputs
-        )
+            logits[i], *law, status, base, draft, parents, lengths, 0.09, 0.3, *outputs,
+            workspace=room,
+        )  # fmt: skip
 
     return Case(ours, {"softmax": softmax}, size, len(logits))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specfast import ops
+from specfast import ops, workspace
 from tests.unit import paged
 from tests.unit.verification_ops import Trees
 
@@ -46,7 +46,8 @@ class Call:
     def outputs(self) -> list[str]:
         """Those that the op writes, and that are given."""
         written = (a.name for a in self.schema.arguments if a.alias_info and a.alias_info.is_write)
-        return [name for name in written if self.arguments[name] is not None]
+        results = (name for name in written if name != "workspace")
+        return [name for name in results if self.arguments[name] is not None]
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -59,7 +60,12 @@ class Call:
         return self.changed(**{name: change(name, t) for name, t in self.tensors.items()})
 
     def to(self, device: str | torch.device) -> Call:
-        return self.with_tensors(lambda _, t: _copy(t, device))
+        """On CUDA it gets a workspace of junk, if it needs one."""
+        moved = self.with_tensors(lambda _, t: _copy(t, device))
+        size = workspace_of(self.op, self.arguments) if torch.device(device).type == "cuda" else 0
+        if not size or "workspace" in self.arguments:
+            return moved
+        return moved.changed(workspace=torch.full((size,), 0xA5, dtype=torch.uint8, device=device))
 
     def activations(self, dtype: torch.dtype) -> Call:
         return self.with_tensors(lambda n, t: t.to(dtype) if n in ACTIVATIONS else t)
@@ -73,6 +79,27 @@ class Call:
         """What the CPU op gives, in the dtypes of these arguments."""
         outputs = self.activations(torch.float32).to("cpu").run()
         return [o.to(self.arguments[name].dtype) for name, o in zip(self.outputs, outputs)]
+
+
+def workspace_of(op: str, a: dict[str, Any]) -> int:
+    """Bytes."""
+    if op == "tree_attention":
+        (rows, heads, dim), blocks = a["q"].shape, a["block_tables"]
+        _, _, block_size, kv_heads, _ = a["kv_cache"].shape
+        context = blocks.shape[1] * block_size
+        sizes = (rows, heads, kv_heads, dim, len(blocks), context, a["window"])
+        return workspace.tree_attention(*sizes)
+    if op == "sample_rows":
+        logprobs = None if a["logprobs"] is None else a["logprobs"].shape[1] - 1
+        return workspace.sample_rows(*a["logits"].shape, logprobs)
+    if op in ("rank_candidates", "draw_candidates"):
+        return getattr(workspace, op)(*a["logits"].shape, a["ids"].shape[1])
+    if op == "rejection_sample":
+        laws = () if a["draft_laws"] is None else a["draft_laws"].shape
+        return workspace.rejection_sample(*a["logits"].shape, len(a["lengths"]), *laws)
+    if op == "typical_sample":
+        return workspace.typical_sample(*a["logits"].shape, len(a["lengths"]))
+    return 0
 
 
 def _copy(t: Tensor, device: str | torch.device) -> Tensor:

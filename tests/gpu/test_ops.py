@@ -106,7 +106,7 @@ def test_the_current_stream_is_taken(name):
     """Inputs arrive late on a stream of our own: whoever runs elsewhere reads what was there."""
     call, stream = CALLS[name](Random(9)).activations(BF16), torch.cuda.Stream()
     call.to("cuda").run()  # loads the kernels, which may wait for everybody
-    late = call.with_tensors(lambda _, t: torch.zeros_like(t, device="cuda"))
+    late = call.to("cuda").with_tensors(lambda _, t: torch.zeros_like(t))
     arguments = call.to("cuda").tensors
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):

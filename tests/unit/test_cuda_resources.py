@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from copy import deepcopy
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from tools import cuda_resources as tool
 from tools.cuda_resources import Object, Resources, Use
+
+KEEP_REPORT = Path(tool.__file__).with_name("keep_report.sh")
 
 # As nvcc 13.0 says it: a kernel that spills nothing on two devices, then one that does, by itself
 # and in a function that it calls.
@@ -51,6 +54,18 @@ def test_a_report_is_read():
 )
 def test_a_name_is_short(demangled, name):
     assert tool.short_name(demangled) == name
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_report_is_kept_and_the_rest_passed_on(status, tmp_path):
+    report, kept = tmp_path / "report", tmp_path / "sort.o.ptxas"
+    report.write_text(REPORT + "sort.cu(3): warning #177-D: unused\n")
+    compiler = ["sh", "-c", f'cat "$1" >&2; exit {status}', "nvcc", report]
+    command = ["sh", KEEP_REPORT, *compiler, "-c", "sort.cu", "-o", tmp_path / "sort.o"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == status
+    assert done.stderr == "sort.cu(3): warning #177-D: unused\n"
+    assert kept.read_text() == REPORT
 
 
 def resources(compiler: str = "13.0.88", code: int = 1000, **uses: Use) -> Resources:
