@@ -66,7 +66,7 @@ cuda-resources: build
 	$(BIN)/python tools/cuda_resources.py $(if $(RECORD),--record)
 
 # Builds and tests a copy of this tree against a CUDA build of torch (some 6 GB), without a GPU.
-check-cuda-torch: $(ENVIRONMENT)
+check-cuda-torch:
 	PYTHON=$(PYTHON) TORCH=$(CUDA_TORCH) tools/check_cuda_torch.sh build/cuda-torch
 
 format: $(ENVIRONMENT)
