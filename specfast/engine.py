@@ -17,7 +17,7 @@ from specfast.metrics import RequestMetrics, SpecMetrics
 from specfast.models.decoder import Model
 from specfast.models.runner import ModelRunner
 from specfast.outputs import RequestOutput, StepOutput, completion_of
-from specfast.proposers.base import Needs, Proposal, Proposer
+from specfast.proposers.base import NO_NEEDS, Proposal, Proposer
 from specfast.proposers.guard import Guard
 from specfast.proposers.target import ModelProposer
 from specfast.sampler import fork_seed, resolve_seed
@@ -67,7 +67,7 @@ class Engine:
         self.config = config
         self.tokenizer = tokenizer
         self.vocab_size = model.config.vocab_size
-        needs = proposer.needs if proposer else Needs()
+        needs = proposer.needs if proposer else NO_NEEDS
         cache, blocks = self._new_cache(model, proposer, needs.kv)
         self.max_model_len = self._context_limit(model, blocks.num_blocks)
         logger.info(
@@ -84,7 +84,7 @@ class Engine:
         self.budget = Budget(config.speculative_config)
         self.proposer = proposer
         self._guard = Guard(proposer, self.vocab_size, self.budget.switch_off) if proposer else None
-        self.runner = ModelRunner(model, cache, config.block_size, needs.top_k)
+        self.runner = ModelRunner(model, cache, needs)
         self.verifier = make_verifier(config.speculative_config)
         self.metrics = SpecMetrics()
         self.requests: dict[str, Request] = {}

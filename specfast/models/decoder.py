@@ -13,15 +13,11 @@ from specfast.models.weights import Weights
 
 
 class Model:
-    """A decoder of the Llama family. Its buffers are reused: one forward at a time.
-
-    captured: after a forward, the residual stream [M, hidden] behind each layer asked for.
-    """
+    """A decoder of the Llama family. Its buffers are reused: one forward at a time."""
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config = config
         self.weights = weights
-        self.captured: dict[int, Tensor] = {}
         self._layers = Layers(config, weights.layers)
         self._scratch = Scratch.allocate(config, 0)
         self._views: dict[int, Scratch] = {}
@@ -33,25 +29,37 @@ class Model:
         """The cache's dtype for EngineConfig.kv_cache_dtype; "auto" is that of the weights."""
         return self.config.dtype if name == "auto" else DTYPES[name]
 
-    def forward(self, rows: Rows, kv_cache: Tensor, capture: tuple[int, ...] = ()) -> Tensor:
+    def forward(self, rows: Rows, kv_cache: Tensor) -> Tensor:
         """Appends the rows' K and V to kv_cache [L, 2, blocks, block_size, Hkv, D] and attends.
 
         Returns the hidden states after the final norm [M, hidden] float32, valid until the next
         forward. Row status bits are or-ed into rows.status.
         """
+        return self.forward_with_features(rows, kv_cache, ())[0]
+
+    def forward_with_features(
+        self, rows: Rows, kv_cache: Tensor, layers: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """As forward, with what `layers` (ascending) saw: [M, len(layers) hidden] float32, owned by
+        the caller. Layer i is the residual stream that goes into layer i, num_layers what forward
+        returns: transformers' output_hidden_states numbers them so.
+        """
         scratch = self._rows_of_scratch(len(rows.token_ids))
-        embedded = self.weights.embedding.index_select(0, rows.token_ids)
-        scratch.hidden.copy_(embedded)
-        self.captured = {}
+        scratch.hidden.copy_(self.weights.embedding.index_select(0, rows.token_ids))
+        features = torch.empty(len(scratch.hidden), len(layers) * self.config.hidden_size)
+        columns = features.split(self.config.hidden_size, 1)
         kv_caches, first = self._layers_of(kv_cache), 0
-        for layer in sorted(capture):
-            self._layers.run(slice(first, layer + 1), scratch, rows, kv_caches)
-            self.captured[layer] = scratch.hidden.clone()
-            first = layer + 1
+        for layer, column in zip(layers, columns):
+            self._layers.run(slice(first, layer), scratch, rows, kv_caches)
+            if layer < self.config.num_layers:
+                column.copy_(scratch.hidden)
+            first = layer
         self._layers.run(slice(first, None), scratch, rows, kv_caches)
         eps = self.config.rms_norm_eps
         ops.rms_norm(scratch.hidden, self.weights.final_norm, eps, scratch.normed)
-        return scratch.normed
+        if layers and layers[-1] == self.config.num_layers:
+            columns[-1].copy_(scratch.normed)
+        return scratch.normed, features
 
     def logits(self, hidden: Tensor, index: Tensor) -> Tensor:
         """Rows index [R] int64 of hidden -> [R, V or a draft's Vd] float32, valid until the next

@@ -16,7 +16,7 @@ from specfast._host import lay_out_rows
 from specfast.kv_cache import KVCache, block_tables_of
 from specfast.models.decoder import Model
 from specfast.models.rows import Rows
-from specfast.proposers.base import Proposal
+from specfast.proposers.base import NO_NEEDS, Needs, Proposal
 from specfast.sequence import Batch
 
 
@@ -37,6 +37,9 @@ class Forward:
     row_seq [R]: index into the batch; decided_positions [R] int32: position of the token each row
     decides; row_status [R], tail_status [B] int32: status bits of those rows, and of each whole
     tail; top: the likeliest tokens of each logit row, if the proposer needs them.
+
+    All rows: each sequence's tail, then its nodes. features [M, layers hidden] float32: the hidden
+    states that the proposer needs; first_row [B + 1] int32: where each sequence's rows begin.
     """
 
     logits: Tensor
@@ -46,16 +49,18 @@ class Forward:
     decided_positions: Tensor
     row_status: Tensor
     tail_status: Tensor
+    features: Tensor
+    first_row: np.ndarray
 
 
 class ModelRunner:
-    """The target model with its cache."""
+    """A model with its cache. needs: what forwards carry beside the logits."""
 
-    def __init__(self, model: Model, cache: KVCache, block_size: int, top_k: int = 0) -> None:
+    def __init__(self, model: Model, cache: KVCache, needs: Needs = NO_NEEDS) -> None:
         self.model = model
         self.cache = cache
-        self.block_size = block_size
-        self.top_k = min(top_k, model.config.vocab_size)
+        self.top_k = min(needs.top_k, model.config.vocab_size)
+        self.layers = needs.layers
 
     @torch.inference_mode()
     def forward(self, batch: Batch, proposal: Proposal) -> Forward:
@@ -67,7 +72,7 @@ class ModelRunner:
         ) = lay_out_rows(
             _tail_tokens(batch), batch.starts, batch.num_tokens, batch.decides,
             proposal.lengths.numpy(), proposal.tokens.numpy(), proposal.parents.numpy(),
-            tables, self.block_size,
+            tables, self.cache.block_size,
         )  # fmt: skip
         rows = Rows(
             token_ids=torch.from_numpy(token_ids),
@@ -80,7 +85,7 @@ class ModelRunner:
             node_base=torch.from_numpy(batch.node_base),
             kv_start=torch.zeros(len(batch), dtype=torch.int32),
         )
-        hidden = self.model.forward(rows, self.cache.data)
+        hidden, features = self.model.forward_with_features(rows, self.cache.data, self.layers)
         status = rows.status.numpy()
         logits = self.model.logits(hidden, torch.from_numpy(logit_rows))
         return Forward(
@@ -91,6 +96,8 @@ class ModelRunner:
             decided_positions=torch.from_numpy(decided_positions),
             row_status=torch.from_numpy(status[logit_rows]),
             tail_status=_tail_status(status, qo_indptr, batch.num_tokens),
+            features=features,
+            first_row=qo_indptr,
         )
 
     def _top(self, logits: Tensor) -> TopK | None:

@@ -208,15 +208,18 @@ class Proposal:
 class Needs:
     """What a proposer asks of the engine.
 
-    layers: outputs of these target layers, for the rows named; top_k: so many likeliest ids of each
-    logit row; scratch_slots: KV slots past the drafts' own; kv: a cache over the same block ids.
+    layers: the target's hidden states, numbered as Model.forward_with_features does; top_k: so many
+    likeliest ids of each logit row; scratch_slots: KV slots past the drafts' own; kv: a cache over
+    the same block ids.
     """
 
     layers: tuple[int, ...] = ()
-    rows: str = "committed"
     top_k: int = 0
     scratch_slots: int = 0
     kv: KVShape | None = None
+
+
+NO_NEEDS = Needs()
 
 
 class Proposer(Protocol):

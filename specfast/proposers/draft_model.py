@@ -64,7 +64,7 @@ class DraftModelProposer:
 
     def attach(self, cache: KVCache) -> None:
         self._kv = DraftKV(cache)
-        self._runner = ModelRunner(self.model, cache, cache.block_size)
+        self._runner = ModelRunner(self.model, cache)
 
     @torch.inference_mode()
     def propose(self, batch: Batch) -> Proposal:

@@ -16,6 +16,7 @@ from specfast.models.decoder import Model
 from specfast.tokenizer import Tokenizer
 from specfast.train.corpus_settings import CorpusSettings
 from specfast.train.data import Answer
+from specfast.train.features import NO_FEATURES, FeatureRequest
 from specfast.train.prompts import (
     Source,
     TargetPrompt,
@@ -46,6 +47,7 @@ def write_corpus(
     work: Path,
     report: Report,
     num_writers: int = 1,
+    kept: FeatureRequest = NO_FEATURES,
 ) -> Corpus:
     """Writes what `work` lacks and loads everything. ValueError if it was written for another
     corpus. More writers are processes of one thread each; they write the same.
@@ -54,7 +56,7 @@ def write_corpus(
     texts = evaluation_texts(evaluation)
     files = decontaminated(read_sources(map(Path, settings.prompts)), texts)
     _claim(work, settings)  # not before its files are known to be there
-    writer = Writer(model, tokenizer, settings, work, report, num_writers)
+    writer = Writer(model, tokenizer, settings, work, report, num_writers, kept)
     own = decontaminated(writer.self_written(), texts)
     chosen = in_turn(writer.fitting(files), settings.num_prompts, settings.seed)
     train, prompts = writer.answer(chosen + writer.fitting(own), settings.sampled_share, "answers")

@@ -21,6 +21,7 @@ from specfast.models.runner import Forward
 from specfast.proposers.base import Needs, Proposal
 from specfast.sequence import Batch
 from specfast.sequence import Sequence as TokenSequence
+from specfast.train.features import FeatureStore
 from specfast.train.prompts import TargetPrompt
 
 SHARD_ANSWERS = 128
@@ -44,12 +45,24 @@ class Answer:
         return len(self.tokens) - self.num_prompt_tokens
 
 
-class LogitRecorder:
-    """A proposer that proposes nothing and keeps the target's best logits of every sequence."""
+@dataclass(frozen=True)
+class Record:
+    """One sequence: top_ids and top_logits [A, K] as in Answer, and the hidden states that its
+    tokens but the last met, bfloat16 [P + A - 1, layers hidden].
+    """
 
-    def __init__(self, top: int) -> None:
-        self.needs = Needs(top_k=top)
+    top_ids: np.ndarray
+    top_logits: np.ndarray
+    features: Tensor
+
+
+class Recorder:
+    """A proposer that proposes nothing and keeps the target's best logits and hidden states."""
+
+    def __init__(self, top: int, layers: tuple[int, ...] = ()) -> None:
+        self.needs = Needs(top_k=top, layers=layers)
         self._rows: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._features: dict[int, list[Tensor]] = {}
 
     def propose(self, batch: Batch) -> Proposal:
         return Proposal.empty(len(batch))
@@ -58,7 +71,11 @@ class LogitRecorder:
         assert isinstance(forward, Forward) and forward.top
         ids = forward.top.token_ids.clone()
         logits = (forward.top.logits - forward.top.logits[:, :1]).half()
-        for seq, row in zip(batch.seqs, forward.row_base.tolist()):
+        features = forward.features.bfloat16()
+        for b, (seq, row) in enumerate(zip(batch.seqs, forward.row_base.tolist())):
+            tail = features[forward.first_row[b] : forward.first_row[b + 1]]
+            # From its start on, for a sequence that was preempted is computed again.
+            self._features.setdefault(seq.seq_id, [])[batch.starts[b] :] = tail.unbind()
             if row >= 0:
                 self._rows.setdefault(seq.seq_id, []).append((ids[row], logits[row]))
 
@@ -67,11 +84,13 @@ class LogitRecorder:
 
     def reset(self) -> None:
         self._rows.clear()
+        self._features.clear()
 
-    def take(self, seq_id: int) -> tuple[np.ndarray, np.ndarray]:
-        """The sequence's rows so far, ids and logits [A, K]; forgets them."""
+    def take(self, seq_id: int) -> Record:
+        """What the sequence's rows were so far; forgets them."""
         ids, logits = zip(*self._rows.pop(seq_id))
-        return torch.stack(ids).numpy(), torch.stack(logits).numpy()
+        features = torch.stack(self._features.pop(seq_id))
+        return Record(torch.stack(ids).numpy(), torch.stack(logits).numpy(), features)
 
 
 class AnswerStore:
@@ -140,16 +159,17 @@ def _read_shard(path: Path) -> Iterator[Answer]:
 
 def write_answers(
     engine: Engine,
-    recorder: LogitRecorder,
+    recorder: Recorder,
     prompts: Sequence[TargetPrompt],
     store: AnswerStore,
     max_answer_tokens: int,
     on_answers: Callable[[int, int], None] = lambda num_answers, num_tokens: None,
     indices: Sequence[int] | None = None,
+    features: FeatureStore | None = None,
 ) -> None:
     """Answers the prompts that the store lacks, of those at `indices` if given.
 
-    on_answers(answers so far, tokens written now).
+    on_answers(answers so far, tokens written now). features: where the recorder's go too.
     """
     done = store.done()
     wanted = range(len(prompts)) if indices is None else indices
@@ -157,8 +177,11 @@ def write_answers(
     num_done, num_tokens = len(done), 0
     on_answers(num_done, 0)
     for index, request in _answered(engine, prompts, iter(missing), max_answer_tokens):
-        answer = _answer(index, request, recorder)
+        answer, seen = _answer(index, request, recorder)
         store.add(answer)
+        if features:
+            assert len(seen) == len(answer.tokens) - 1, "a prefix hit has no hidden states"
+            features.add(index, seen)
         num_done, num_tokens = num_done + 1, num_tokens + answer.num_answer_tokens
         on_answers(num_done, num_tokens)
     store.flush()
@@ -185,10 +208,12 @@ def _answered(
                 yield index, running.pop(index)
 
 
-def _answer(index: int, request: Request, recorder: LogitRecorder) -> Answer:
+def _answer(index: int, request: Request, recorder: Recorder) -> tuple[Answer, Tensor]:
     (seq,) = request.seqs
     if seq.finish and seq.finish.reason == "error":
         raise ValueError(f"The target failed on training prompt {index}: {seq.finish.detail}")
-    ids, logits = recorder.take(seq.seq_id)
-    assert len(ids) == len(seq.output_token_ids)
-    return Answer(index, seq.num_prompt_tokens, np.array(seq.token_ids, np.int32), ids, logits)
+    record = recorder.take(seq.seq_id)
+    assert len(record.top_ids) == len(seq.output_token_ids)
+    tokens = np.array(seq.token_ids, np.int32)
+    answer = Answer(index, seq.num_prompt_tokens, tokens, record.top_ids, record.top_logits)
+    return answer, record.features

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,11 +16,12 @@ from specfast.models.decoder import Model
 from specfast.models.loader import load
 from specfast.tokenizer import Tokenizer
 from specfast.train.corpus_settings import CorpusSettings
-from specfast.train.data import Answer, AnswerStore, LogitRecorder, write_answers
+from specfast.train.data import Answer, AnswerStore, Recorder, write_answers
+from specfast.train.features import NO_FEATURES, FeatureRequest, FeatureStore
 from specfast.train.prompts import Source, TargetPrompt, encode, open_user_turn
 
 SELF_WRITTEN = "self_written"
-_TURN_TOKENS = 96
+_TURNS, _TURN_TOKENS = "turns", 96
 
 # stage, done, total, a few words
 Report = Callable[[str, int, int, str], None]
@@ -36,14 +38,16 @@ class Writer:
         work: Path,
         report: Report,
         num_writers: int = 1,
+        kept: FeatureRequest = NO_FEATURES,
     ) -> None:
         self.tokenizer, self.settings, self.work, self.report = tokenizer, settings, work, report
-        self.num_writers = num_writers
-        self.recorder = LogitRecorder(settings.top_logits)
+        self.num_writers, self.kept = num_writers, kept
+        self.recorder = Recorder(settings.top_logits, kept.layers)
         config = EngineConfig(
             model=settings.target,
             max_num_seqs=settings.max_num_seqs,
             max_model_len=settings.max_prompt_tokens + settings.max_answer_tokens,
+            enable_prefix_caching=not kept.layers,  # a hit has no hidden states
         )
         self.engine = Engine(model, tokenizer, config, self.recorder)
 
@@ -55,7 +59,7 @@ class Writer:
         opening = open_user_turn(self.tokenizer)
         seed = self.settings.seed
         prompts = [TargetPrompt(opening, SELF_WRITTEN, 1.0, seed + i) for i in range(count)]
-        turns = self._write(prompts, "turns", _TURN_TOKENS)
+        turns = self._write(prompts, _TURNS, _TURN_TOKENS)
         ends = self.tokenizer.eos_token_ids
         texts = [
             self.tokenizer.decode(a.tokens[a.num_prompt_tokens :].tolist()).strip()
@@ -87,40 +91,54 @@ class Writer:
         return self._write(prompts, name, self.settings.max_answer_tokens), prompts
 
     def _write(self, prompts: list[TargetPrompt], name: str, max_tokens: int) -> list[Answer]:
-        with _helpers(self.settings, self.work, prompts, name, max_tokens, self.num_writers):
-            self.write_part(prompts, name, max_tokens, 0, self.num_writers)
+        task = _Task(self.settings, self.work, self.kept, prompts, name, max_tokens)
+        with _helpers(task, self.num_writers):
+            self.write_part(task, 0, self.num_writers)
         found = AnswerStore(self.work / name).load()
         self.report(f"writing {name}", len(found), len(prompts), "all written")
         assert [a.index for a in found] == list(range(len(prompts)))
         return found
 
-    def write_part(
-        self, prompts: list[TargetPrompt], name: str, max_tokens: int, part: int, num_parts: int
-    ) -> None:
+    def write_part(self, task: _Task, part: int, num_parts: int) -> None:
         """Every num_parts-th answer, from `part` on."""
-        store = AnswerStore(self.work / name, part)
-        indices = range(part, len(prompts), num_parts)
+        store = AnswerStore(self.work / task.name, part)
+        indices = range(part, len(task.prompts), num_parts)
 
         def report(num_answers: int, num_tokens: int) -> None:
-            self.report(f"writing {name}", num_answers, len(prompts), f"{num_tokens} tokens")
+            self.report(
+                f"writing {task.name}", num_answers, len(task.prompts), f"{num_tokens} tokens"
+            )
 
-        write_answers(self.engine, self.recorder, prompts, store, max_tokens, report, indices)
+        write_answers(
+            self.engine, self.recorder, task.prompts, store, task.max_tokens, report, indices,
+            task.features(num_parts),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is to be written, for processes that share it."""
+
+    settings: CorpusSettings
+    work: Path
+    kept: FeatureRequest
+    prompts: list[TargetPrompt]
+    name: str
+    max_tokens: int
+
+    def features(self, num_parts: int) -> FeatureStore | None:
+        """Where this part's share goes; users' turns are no text to train on."""
+        if self.name == _TURNS or not self.kept.layers:
+            return None
+        return self.kept.store(self.work / self.name, num_parts)
 
 
 @contextmanager
-def _helpers(
-    settings: CorpusSettings,
-    work: Path,
-    prompts: list[TargetPrompt],
-    name: str,
-    max_tokens: int,
-    num_writers: int,
-) -> Iterator[None]:
+def _helpers(task: _Task, num_writers: int) -> Iterator[None]:
     """Processes that write parts 1, 2, ... while the caller writes part 0."""
     spawn = multiprocessing.get_context("spawn")
     parts = range(1, num_writers)
-    common = (settings, work, prompts, name, max_tokens, num_writers)
-    processes = [spawn.Process(target=_write_part, args=(*common, part)) for part in parts]
+    processes = [spawn.Process(target=_write_part, args=(task, n, num_writers)) for n in parts]
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if processes else threads)
     try:
@@ -138,19 +156,13 @@ def _helpers(
         raise ValueError("A writer ended early; give the same command again to go on.")
 
 
-def _write_part(
-    settings: CorpusSettings,
-    work: Path,
-    prompts: list[TargetPrompt],
-    name: str,
-    max_tokens: int,
-    num_parts: int,
-    part: int,
-) -> None:
+def _write_part(task: _Task, part: int, num_parts: int) -> None:
     torch.set_num_threads(1)
-    model, tokenizer = load(settings.target, settings.dtype)
-    writer = Writer(model, tokenizer, settings, work, _end_with_the_parent)
-    writer.write_part(prompts, name, max_tokens, part, num_parts)
+    model, tokenizer = load(task.settings.target, task.settings.dtype)
+    writer = Writer(
+        model, tokenizer, task.settings, task.work, _end_with_the_parent, kept=task.kept
+    )
+    writer.write_part(task, part, num_parts)
 
 
 def _end_with_the_parent(*progress: object) -> None:

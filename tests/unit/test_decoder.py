@@ -105,17 +105,19 @@ def test_two_sequences_in_one_forward():
     same_bytes(logits, whole[[len(TEXT) - 1, 8]])
 
 
-def test_captured_layers_are_the_residual_stream():
+@pytest.mark.parametrize("layers", [(0,), (1, 4), (0, 1, 2, 3, 4), (3,), ()])
+def test_features_are_the_hidden_states_as_transformers_numbers_them(layers):
     model = oracle("llama2")
     ours = native(model)
-    ours.forward(tail_rows(TEXT, 0, BLOCKS), new_cache(ours), capture=(0, 2))
+    assert ours.config.num_layers == 4
+    rows = tail_rows(TEXT, 0, BLOCKS)
+    hidden, features = ours.forward_with_features(rows, new_cache(ours), layers)
+    same_bytes(hidden, ours.forward(rows, new_cache(ours)))
     with torch.no_grad():
         states = model(torch.tensor([TEXT]), output_hidden_states=True).hidden_states
-    assert set(ours.captured) == {0, 2}
-    for layer, captured in ours.captured.items():
-        torch.testing.assert_close(captured, states[layer + 1][0], rtol=0, atol=TOLERANCE)
-    ours.forward(tail_rows(TEXT[:1], 0, BLOCKS), new_cache(ours))
-    assert not ours.captured
+    assert features.shape == (len(TEXT), len(layers) * ours.config.hidden_size)
+    for layer, found in zip(layers, features.split(ours.config.hidden_size, 1)):
+        torch.testing.assert_close(found, states[layer][0], rtol=0, atol=TOLERANCE)
 
 
 def test_non_finite_keys_set_the_row_status():

@@ -29,7 +29,7 @@ LAYERS = [
     step_cost peers margin certify_settings
     bench certify
     train.dedupe train.student train.loop train.card train.corpus_settings
-    train.prompts
+    train.prompts train.features
     train.data
     train.batches train.reduction train.writers
     train.acceptance train.corpus

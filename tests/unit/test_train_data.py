@@ -7,7 +7,7 @@ import torch
 from specfast.config import EngineConfig, SamplingParams
 from specfast.engine import Engine
 from specfast.train import data
-from specfast.train.data import AnswerStore, LogitRecorder, write_answers
+from specfast.train.data import AnswerStore, Recorder, write_answers
 from specfast.train.prompts import TargetPrompt
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 
@@ -26,7 +26,7 @@ def engine_of(recorder, max_num_seqs=3, num_blocks=200):
 
 
 def write(folder, on_answers=lambda *counts: None, **options):
-    recorder = LogitRecorder(TOP)
+    recorder = Recorder(TOP)
     store = AnswerStore(folder)
     engine = engine_of(recorder, **options)
     write_answers(engine, recorder, PROMPTS, store, MAX_TOKENS, on_answers)

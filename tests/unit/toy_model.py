@@ -52,6 +52,13 @@ class ToyModel:
                 hidden[row] = self._digest(self._visible(rows, b, row, slots, kv_cache.shape[3]))
         return torch.from_numpy(hidden)
 
+    def forward_with_features(
+        self, rows: Rows, kv_cache: Tensor, layers: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """The hash is the hidden state behind every layer."""
+        hidden = self.forward(rows, kv_cache)
+        return hidden, hidden.repeat(1, len(layers))
+
     def logits(self, hidden: Tensor, index: Tensor) -> Tensor:
         """-> [R, V]: seeded by the hash."""
         out = np.empty((len(index), self.config.vocab_size), np.float32)
