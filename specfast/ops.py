@@ -64,6 +64,14 @@ def pack_linear(weight: Tensor, out: Tensor | None = None) -> Tensor:
     return out
 
 
+def packed_rows(packed: Tensor, index: Tensor) -> Tensor:
+    """The rows index [R] of the matrix that was packed -> [R, K] in its dtype."""
+    panel, row = index // PANEL, index % PANEL
+    if packed.dtype == torch.bfloat16:
+        row = row % (PANEL // 2) * 2 + row // (PANEL // 2)
+    return packed[panel, :, row]
+
+
 def linear(
     x: Tensor,
     weight: Tensor,

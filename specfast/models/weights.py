@@ -62,6 +62,10 @@ class Weights:
     arena: Tensor
     d2t: Tensor | None = None
 
+    def head_rows(self, index: Tensor) -> Tensor:
+        """[R, hidden]: what turns a hidden state into the logits of the tokens index [R]."""
+        return ops.packed_rows(self.head, index.long())
+
 
 def read_weights(config: ModelConfig, checkpoint: Checkpoint) -> Weights:
     """Packs the checkpoint's tensors in config.dtype.

@@ -169,3 +169,10 @@ def test_a_refused_tensor_is_named(message):
     right = {"x": torch.zeros(3, 17), "weight": torch.zeros(2, 17, 32), "out": torch.zeros(3, 33)}
     with pytest.raises(RuntimeError, match=f", {message}"):
         ops.linear(**{**right, **WRONG[message]})
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 576])
+def test_packed_rows_come_back(n, storage, rng):
+    p = problem(1, n, 17, storage[0], rng)
+    index = torch.randint(n, (2 * n,), generator=rng)
+    assert raw(ops.packed_rows(p.packed, index)) == raw(p.weight[index])
