@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specfast.train.data import Answer
+from specfast.train.feature_source import FeatureSource
 
 _SORTED = 16  # batches that are sorted by length together, so that little is padded
 
@@ -29,14 +30,33 @@ class Batch:
         return Batch(*(t.to(device, non_blocking=True) for t in vars(self).values()))
 
 
-class Batches:
+@dataclass(frozen=True)
+class FeatureBatch:
+    """Whole texts with the target's hidden states: tokens [B, T] int64 and features [B, T - 1, F]
+    bfloat16, both padded behind with 0; features[b, i] is what the target's layers saw of token i.
+
+    law [B, T] int64: the row of top_ids [R, K] int64 and top_logits [R, K], both the target's, that
+    decided the token; -1 where none did (prompt, padding). starts [B] int64: the first that was.
+    """
+
+    tokens: Tensor
+    features: Tensor
+    law: Tensor
+    starts: Tensor
+    top_ids: Tensor
+    top_logits: Tensor
+
+    def to(self, device: torch.device) -> FeatureBatch:
+        return FeatureBatch(*(t.to(device, non_blocking=True) for t in vars(self).values()))
+
+
+class _Order:
     """Every epoch is a new order of all answers."""
 
-    def __init__(self, answers: Sequence[Answer], batch_size: int, context: int, seed: int) -> None:
+    def __init__(self, answers: Sequence[Answer], batch_size: int, seed: int) -> None:
         assert answers, "nothing to train on"
         self._answers = answers
         self._size = min(batch_size, len(answers))
-        self._context = context
         self._seed = seed
         self._epoch, self._plan = -1, np.empty((0, 0), np.int64)
 
@@ -44,11 +64,11 @@ class Batches:
     def per_epoch(self) -> int:
         return len(self._answers) // self._size
 
-    def at(self, step: int) -> Batch:
+    def answers_at(self, step: int) -> list[Answer]:
         epoch, index = divmod(step, self.per_epoch)
         if epoch != self._epoch:
             self._epoch, self._plan = epoch, self._order(epoch)
-        return collate([self._answers[i] for i in self._plan[index]], self._context)
+        return [self._answers[i] for i in self._plan[index]]
 
     def _order(self, epoch: int) -> np.ndarray:
         """[batches, size]: shuffled, sorted by length within stretches, batches shuffled again."""
@@ -59,6 +79,36 @@ class Batches:
         parts = [order[i : i + stretch] for i in range(0, len(order), stretch)]
         ordered = np.concatenate([p[np.argsort(lengths[p], kind="stable")] for p in parts])
         return ordered.reshape(self.per_epoch, self._size)[rng.permutation(self.per_epoch)]
+
+
+class Batches(_Order):
+    """Of tokens and what the target decided by them."""
+
+    def __init__(self, answers: Sequence[Answer], batch_size: int, context: int, seed: int) -> None:
+        super().__init__(answers, batch_size, seed)
+        self._context = context
+
+    def at(self, step: int) -> Batch:
+        return collate(self.answers_at(step), self._context)
+
+
+class FeatureBatches(_Order):
+    """Of texts with the target's hidden states."""
+
+    def __init__(
+        self,
+        source: FeatureSource,
+        answers: Sequence[Answer],
+        batch_size: int,
+        context: int,
+        seed: int,
+    ) -> None:
+        super().__init__(answers, batch_size, seed)
+        self._source, self._context = source, context
+
+    def at(self, step: int) -> FeatureBatch:
+        answers = self.answers_at(step)
+        return collate_features(answers, self._source.of(answers), self._context)
 
 
 def collate(answers: Sequence[Answer], context: int) -> Batch:
@@ -78,6 +128,35 @@ def collate(answers: Sequence[Answer], context: int) -> Batch:
     return Batch(
         torch.from_numpy(tokens),
         torch.from_numpy(np.concatenate(rows)),
+        torch.from_numpy(np.concatenate(ids)).long(),
+        torch.from_numpy(np.concatenate(logits)).float(),
+    )
+
+
+def collate_features(
+    answers: Sequence[Answer], features: Sequence[Tensor], context: int
+) -> FeatureBatch:
+    """An answer longer than the context loses its beginning."""
+    cut = [max(0, len(a.tokens) - context) for a in answers]
+    width = max(len(a.tokens) - c for a, c in zip(answers, cut))
+    tokens = torch.zeros(len(answers), width, dtype=torch.int64)
+    padded = features[0].new_zeros(len(answers), width - 1, features[0].shape[1])
+    law, starts, ids, logits = torch.full_like(tokens, -1), [], [], []
+    num_rows = 0
+    for b, (answer, begin) in enumerate(zip(answers, cut)):
+        length, start = len(answer.tokens) - begin, max(answer.num_prompt_tokens - begin, 1)
+        tokens[b, :length] = torch.from_numpy(answer.tokens[begin:])
+        padded[b, : length - 1] = features[b][begin:]
+        law[b, start:length] = torch.arange(num_rows, num_rows + length - start)
+        num_rows += length - start
+        starts.append(start)
+        ids.append(answer.top_ids[start - length :])
+        logits.append(answer.top_logits[start - length :])
+    return FeatureBatch(
+        tokens,
+        padded,
+        law,
+        torch.tensor(starts),
         torch.from_numpy(np.concatenate(ids)).long(),
         torch.from_numpy(np.concatenate(logits)).float(),
     )

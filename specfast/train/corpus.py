@@ -27,17 +27,20 @@ from specfast.train.prompts import (
 from specfast.train.writers import Report, Writer
 
 _HELD_OUT_EVERY = 32
+_ANSWERS, _EVALUATION = "answers", "evaluation"
 
 
 @dataclass(frozen=True)
 class Corpus:
     """train: answers to learn from; held_out: greedy answers to measure on, with the category of
-    each.
+    each; the folders in `work` where they lie.
     """
 
     train: list[Answer]
     held_out: list[Answer]
     held_out_categories: list[str]
+    train_folder: str
+    held_out_folder: str
 
 
 def write_corpus(
@@ -59,15 +62,15 @@ def write_corpus(
     writer = Writer(model, tokenizer, settings, work, report, num_writers, kept)
     own = decontaminated(writer.self_written(), texts)
     chosen = in_turn(writer.fitting(files), settings.num_prompts, settings.seed)
-    train, prompts = writer.answer(chosen + writer.fitting(own), settings.sampled_share, "answers")
+    train, prompts = writer.answer(chosen + writer.fitting(own), settings.sampled_share, _ANSWERS)
     if evaluation:
         measured = writer.fitting(read_sources(evaluation))
         measured = in_turn(measured, settings.num_evaluation_prompts, settings.seed)
-        held_out, prompts = writer.answer(measured, 0.0, "evaluation")
+        held_out, prompts = writer.answer(measured, 0.0, _EVALUATION)
     else:
         train, held_out = _split(train, prompts)
     categories = [prompts[a.index].category for a in held_out]
-    return Corpus(train, held_out, categories)
+    return Corpus(train, held_out, categories, _ANSWERS, _EVALUATION if evaluation else _ANSWERS)
 
 
 def in_turn(sources: Sequence[Source], limit: int, seed: int) -> list[Source]:

@@ -31,7 +31,8 @@ LAYERS = [
     train.dedupe train.student train.loop train.card train.corpus_settings
     train.prompts train.features
     train.data
-    train.batches train.reduction train.writers
+    train.feature_source train.reduction train.writers
+    train.batches
     train.acceptance train.corpus
     train tune
     cli server __main__
