@@ -28,7 +28,7 @@ from specfast.kv_cache import fitting
 from specfast.measure import EngineArm, Sample, bootstrap
 from specfast.metrics import SpecStats
 from specfast.models.loader import load
-from specfast.proposers import draft_model
+from specfast.proposers import growing
 from specfast.proposers.candidates import Chooser, Ranking
 from specfast.proposers.draft_model import DraftModelProposer
 from specfast.proposers.target import Target
@@ -54,10 +54,11 @@ class Independent(Ranking):
 class ChosenBy(DraftModelProposer):
     """A draft model whose candidates another chooser ranks."""
 
-    choose: Callable[[Seqs[Sequence], Tensor | None], Chooser] = Ranking
+    chooser: Callable[[Seqs[Sequence], Tensor | None], Chooser] = Ranking
 
-    def _chooser(self, seqs: Seqs[Sequence]) -> Chooser:
-        return self.choose(seqs, self._vocab_map)
+    def __init__(self, config: SpeculativeConfig, target: Target) -> None:
+        super().__init__(config, target)
+        self.grower.choose = lambda seqs: self.chooser(seqs, self.grower.vocab_map)
 
 
 class Way(NamedTuple):
@@ -74,7 +75,7 @@ class Way(NamedTuple):
 
 
 def chosen_by(chooser: type[Ranking]) -> type[DraftModelProposer]:
-    return type(chooser.__name__, (ChosenBy,), {"choose": staticmethod(chooser)})
+    return type(chooser.__name__, (ChosenBy,), {"chooser": staticmethod(chooser)})
 
 
 def ways(temperature: float) -> list[Way]:
@@ -90,7 +91,7 @@ def ways(temperature: float) -> list[Way]:
 
 def main() -> None:
     options = parse()
-    draft_model.MIN_SURVIVAL = draft_model.MIN_EXTENDED = 0.0  # every way drafts all k
+    growing.MIN_SURVIVAL = growing.MIN_EXTENDED = 0.0  # every way drafts all k
     model, tokenizer = load(options.model)
     prompts = select_prompts(
         load_workload(options.dataset), options.categories, options.num_prompts

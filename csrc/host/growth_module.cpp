@@ -34,7 +34,7 @@ py::tuple grow(TreeGrowth& self, Array<int32_t> ids, Array<float> confidence) {
   auto rows = self.grow(ids.data(), confidence.data(), ids.shape(1));
   return py::make_tuple(to_array(rows.token_ids), to_array(rows.positions), to_array(rows.slots),
                         to_array(rows.node_bits), to_array(rows.qo_indptr), to_array(rows.row_seq),
-                        to_array(rows.nodes));
+                        to_array(rows.nodes), to_array(rows.parents));
 }
 
 py::tuple trees(const TreeGrowth& self) {
@@ -52,6 +52,7 @@ void bind_growth(py::module_& m) {
            py::arg("children"), py::arg("min_survival"), py::arg("min_extended"),
            py::arg("is_drawn") = false)
       .def("grow", &grow,
-           "The next rows: token_ids, positions, slots, node_bits, qo_indptr, row_seq, nodes.")
+           "The next rows: token_ids, positions, slots, node_bits, qo_indptr, row_seq, nodes, "
+           "parents.")
       .def("trees", &trees, "tokens, parents, lengths, confidence, rows.");
 }

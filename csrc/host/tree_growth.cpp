@@ -106,6 +106,7 @@ void TreeGrowth::feed(Tree& tree, int64_t b, DraftRows& rows) const {
     rows.node_bits.push_back((int64_t)node.bits);
     rows.row_seq.push_back(b);
     rows.nodes.push_back(i);
+    rows.parents.push_back(node.row);
     tree.num_fed++;
   }
 }

@@ -31,6 +31,7 @@ struct DraftRows {
   std::vector<int32_t> qo_indptr;             // [B + 1]
   std::vector<int64_t> row_seq;               // [M]
   std::vector<int32_t> nodes;                 // [M] the row's number in its tree
+  std::vector<int64_t> parents;               // [M] of all rows so far, the one that proposed it
 };
 
 // Padded to the largest tree, N nodes: with -1, confidence with 0. rows: of all rows whose

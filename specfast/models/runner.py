@@ -29,6 +29,46 @@ class TopK:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """A pass' rows, and which of them decide: fields as in Forward; logit_rows [R] int64."""
+
+    rows: Rows
+    row_base: Tensor
+    logit_rows: Tensor
+    row_seq: np.ndarray
+    decided_positions: Tensor
+
+
+def lay_out(
+    batch: Batch, tokens: np.ndarray, decides: np.ndarray, proposal: Proposal, block_size: int
+) -> Layout:
+    """Rows for every tail and node. tokens int32: the tails', one after the other; decides [B]
+    bool: whose last tail row, and nodes, have logits.
+    """
+    tables = block_tables_of(batch.seqs)
+    (
+        token_ids, positions, slots, node_bits, qo_indptr,
+        row_base, logit_rows, row_seq, decided_positions,
+    ) = lay_out_rows(
+        tokens, batch.starts, batch.num_tokens, decides, proposal.lengths.numpy(),
+        proposal.tokens.numpy(), proposal.parents.numpy(), tables, block_size,
+    )  # fmt: skip
+    rows = Rows(
+        token_ids=torch.from_numpy(token_ids),
+        positions=torch.from_numpy(positions),
+        slots=torch.from_numpy(slots),
+        node_bits=torch.from_numpy(node_bits),
+        status=torch.zeros(len(token_ids), dtype=torch.int32),
+        qo_indptr=torch.from_numpy(qo_indptr),
+        block_tables=torch.from_numpy(tables),
+        node_base=torch.from_numpy(batch.node_base),
+        kv_start=torch.zeros(len(batch), dtype=torch.int32),
+    )
+    indices = torch.from_numpy(row_base), torch.from_numpy(logit_rows)
+    return Layout(rows, *indices, row_seq, torch.from_numpy(decided_positions))
+
+
+@dataclass(frozen=True)
 class Forward:
     """One target pass. Logit rows: for each sequence that decides, its root (last token), then its
     nodes.
@@ -65,39 +105,21 @@ class ModelRunner:
     @torch.inference_mode()
     def forward(self, batch: Batch, proposal: Proposal) -> Forward:
         """Computes every tail and every draft node of the batch in one pass."""
-        tables = block_tables_of(batch.seqs)
-        (
-            token_ids, positions, slots, node_bits, qo_indptr,
-            row_base, logit_rows, row_seq, decided_positions,
-        ) = lay_out_rows(
-            _tail_tokens(batch), batch.starts, batch.num_tokens, batch.decides,
-            proposal.lengths.numpy(), proposal.tokens.numpy(), proposal.parents.numpy(),
-            tables, self.cache.block_size,
-        )  # fmt: skip
-        rows = Rows(
-            token_ids=torch.from_numpy(token_ids),
-            positions=torch.from_numpy(positions),
-            slots=torch.from_numpy(slots),
-            node_bits=torch.from_numpy(node_bits),
-            status=torch.zeros(len(token_ids), dtype=torch.int32),
-            qo_indptr=torch.from_numpy(qo_indptr),
-            block_tables=torch.from_numpy(tables),
-            node_base=torch.from_numpy(batch.node_base),
-            kv_start=torch.zeros(len(batch), dtype=torch.int32),
-        )
+        layout = lay_out(batch, _tail_tokens(batch), batch.decides, proposal, self.cache.block_size)
+        rows = layout.rows
         hidden, features = self.model.forward_with_features(rows, self.cache.data, self.layers)
-        status = rows.status.numpy()
-        logits = self.model.logits(hidden, torch.from_numpy(logit_rows))
+        logits = self.model.logits(hidden, layout.logit_rows)
+        first_row = rows.qo_indptr.numpy()
         return Forward(
             logits=logits,
             top=self._top(logits),
-            row_base=torch.from_numpy(row_base),
-            row_seq=row_seq,
-            decided_positions=torch.from_numpy(decided_positions),
-            row_status=torch.from_numpy(status[logit_rows]),
-            tail_status=_tail_status(status, qo_indptr, batch.num_tokens),
+            row_base=layout.row_base,
+            row_seq=layout.row_seq,
+            decided_positions=layout.decided_positions,
+            row_status=rows.status[layout.logit_rows],
+            tail_status=_tail_status(rows.status.numpy(), first_row, batch.num_tokens),
             features=features,
-            first_row=qo_indptr,
+            first_row=first_row,
         )
 
     def _top(self, logits: Tensor) -> TopK | None:

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Sequence as Seqs
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specfast._host import TreeGrowth
-from specfast.config import MAX_NODES, SpeculativeConfig
-from specfast.kv_cache import KVCache, block_tables_of, kv_shape_of
+from specfast.config import SpeculativeConfig
+from specfast.kv_cache import KVCache, kv_shape_of
 from specfast.models.decoder import Model
 from specfast.models.drafts import load_draft_for
 from specfast.models.rows import Rows
 from specfast.models.runner import Forward, ModelRunner
-from specfast.proposers.base import MIN_SURVIVAL, Needs, Proposal
-from specfast.proposers.candidates import NUM_RANKED, Chooser, Drawing, ParentRows, Ranking
+from specfast.proposers.base import Needs, Proposal
 from specfast.proposers.draft_kv import DraftKV
+from specfast.proposers.growing import Grower, Roots, rows_within
 from specfast.proposers.target import Target
 from specfast.sequence import Batch
 
 if TYPE_CHECKING:
     from specfast.sequence import Sequence
-
-# A draft forward costs a 25th to an eighth of a step, the row that it adds a 25th more; of two such
-# rows about one is accepted.
-MIN_EXTENDED = 0.45
 
 logger = logging.getLogger(__name__)
 
@@ -49,16 +42,13 @@ class DraftModelProposer:
     ) -> None:
         """draft: a model at hand, of the target's tokenizer, instead of config.model."""
         self.model = draft or load_draft_for(target.model, target.tokenizer, config)
-        self._vocab_size = target.model.config.vocab_size
+        vocab_size = target.model.config.vocab_size
         self._context = self.model.config.max_position_embeddings
         self._max_rows = target.config.max_num_batched_tokens
-        self._draws = config.verification == "rejection"
-        self._vocab_map = vocab_map(self.model, self._vocab_size)
-        depth = config.num_speculative_tokens
-        self._width, self._children = tree_shape(depth, config.max_tree_nodes, self._draws)
+        self.grower = Grower(config, vocab_size, vocab_map(self.model, vocab_size))
         self.needs = Needs(
             kv=kv_shape_of(self.model, target.config.kv_cache_dtype),
-            scratch_slots=self._width * (depth - 1),
+            scratch_slots=self.grower.scratch_slots,
         )
         self._past_context = False
 
@@ -96,7 +86,7 @@ class DraftModelProposer:
         fits = self._fits(lengths)
         is_fed = fits & np.where(batch.decides, batch.draft_limits[:, 0] > 0, speculates)
         gaps = np.where(is_fed, batch.node_base - starts, 0)
-        num_tokens = _within(gaps, self._max_rows)
+        num_tokens = rows_within(gaps, self._max_rows)
         depths = np.minimum(batch.draft_limits[:, 0], self._context - lengths + 1)
         limits = np.stack([depths, batch.draft_limits[:, 1]], 1)
         limits[starts + num_tokens < lengths] = 0
@@ -114,37 +104,14 @@ class DraftModelProposer:
         return fits
 
     def _grown(self, tails: Batch, first: Forward) -> Proposal:
-        """Ranks the rows of each forward, and feeds the nodes worth extending to the next one."""
-        tables, bases = block_tables_of(tails.seqs), tails.node_base
-        growth = self._growth(tails, tables)
-        shared = [torch.from_numpy(a) for a in (tables, bases, np.zeros_like(bases))]
-        chooser = self._chooser(tails.seqs)
-        logits, roots = first.logits, np.full(len(first.row_seq), -1, np.int32)
-        parents = ParentRows(first.row_seq, roots, first.decided_positions)
-        while len(parents):
-            ids, confidence = chooser.children(logits[:, : self._vocab_size], parents)
-            *arrays, row_seq, nodes = growth.grow(ids, confidence)
-            rows = _rows(arrays, shared)
-            parents = ParentRows(row_seq, nodes, rows.positions + 1)
-            if len(parents):
-                hidden = self.model.forward(rows, self._kv.cache.data)
-                logits = self.model.logits(hidden, torch.arange(len(parents)))
-        return _proposal(growth, len(tails), chooser)
-
-    def _chooser(self, seqs: Seqs[Sequence]) -> Chooser:
-        if self._draws:
-            return Drawing(seqs, self._children, self._vocab_map)
-        return Ranking(seqs, self._vocab_map)
-
-    def _growth(self, tails: Batch, tables: np.ndarray) -> TreeGrowth:
+        roots = Roots(first.logits, first.row_seq, first.decided_positions)
+        from_start = torch.zeros(len(tails), dtype=torch.int32)
         block_size = self._kv.cache.block_size
-        reserved = [len(s.block_table) * block_size for s in tails.seqs]
-        depths, nodes = np.ascontiguousarray(tails.draft_limits.T)
-        return TreeGrowth(
-            tails.node_base, depths, nodes, np.array(reserved, np.int32) - tails.node_base,
-            tables, block_size, self._width, self._children, MIN_SURVIVAL, MIN_EXTENDED,
-            self._draws,
-        )  # fmt: skip
+        return self.grower.grow(tails, roots, from_start, block_size, self._extend)
+
+    def _extend(self, rows: Rows, parents: Tensor) -> Tensor:
+        hidden = self.model.forward(rows, self._kv.cache.data)
+        return self.model.logits(hidden, torch.arange(len(rows.token_ids)))
 
 
 def vocab_map(draft: Model, vocab_size: int) -> Tensor | None:
@@ -153,39 +120,3 @@ def vocab_map(draft: Model, vocab_size: int) -> Tensor | None:
     if draft.weights.d2t is None and size < vocab_size:
         return torch.arange(size, dtype=torch.int32)
     return draft.weights.d2t
-
-
-def tree_shape(depth: int, nodes: int | None, draws: bool) -> tuple[int, int]:
-    """Nodes that a forward extends, and candidates of each; one of one is a chain.
-
-    As many candidates as a depth has of nodes on average, the best of which are kept; where all
-    that are drawn are kept, as many as make that number together.
-    """
-    a_depth = -(-(nodes or depth) // depth)
-    children = min(math.isqrt(a_depth - 1) + 1 if draws else a_depth, NUM_RANKED)
-    return min(children, MAX_NODES // max(depth - 1, 1)), children
-
-
-def _within(gaps: np.ndarray, max_rows: int) -> np.ndarray:
-    """What each gap gets of the rows [B], the shortest first."""
-    order = np.argsort(gaps, kind="stable")
-    filled = np.minimum(np.cumsum(gaps[order]), max_rows)
-    num_tokens = np.empty_like(gaps)
-    num_tokens[order] = np.diff(filled, prepend=0)
-    return num_tokens.astype(np.int32)
-
-
-def _rows(arrays: list[np.ndarray], shared: list[Tensor]) -> Rows:
-    token_ids, positions, slots, node_bits, qo_indptr = map(torch.from_numpy, arrays)
-    status = torch.zeros_like(token_ids)  # a NaN costs drafts alone
-    return Rows(token_ids, positions, slots, node_bits, status, qo_indptr, *shared)
-
-
-def _proposal(growth: TreeGrowth, batch_size: int, chooser: Chooser) -> Proposal:
-    tokens, parents, lengths, confidence, rows = growth.trees()
-    if not len(tokens):
-        return Proposal.empty(batch_size)
-    shaped = [a.reshape(batch_size, -1) for a in (tokens, parents, confidence, rows)]
-    tokens, parents, confidence, rows = shaped
-    arrays = map(torch.from_numpy, (tokens, parents, lengths, confidence))
-    return Proposal(*arrays, **chooser.origin(rows))

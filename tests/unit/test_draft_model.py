@@ -15,8 +15,9 @@ import torch
 
 from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
 from specfast.engine import Engine
-from specfast.proposers import draft_model
-from specfast.proposers.draft_model import DraftModelProposer, tree_shape
+from specfast.proposers import growing
+from specfast.proposers.draft_model import DraftModelProposer
+from specfast.proposers.growing import tree_shape
 from specfast.proposers.target import Target
 from tests.unit.test_engine import GREEDY, prompts_of, run, target_stream, tokens
 from tests.unit.toy_model import NoisyToy, ToyConfig, ToyModel, ToyTokenizer
@@ -72,8 +73,8 @@ def recorded(engine: Engine) -> list[tuple]:
 @pytest.fixture
 def eager(monkeypatch):
     """Drafts as far as the limits allow, however unlikely."""
-    monkeypatch.setattr(draft_model, "MIN_SURVIVAL", 0.0)
-    monkeypatch.setattr(draft_model, "MIN_EXTENDED", 0.0)
+    monkeypatch.setattr(growing, "MIN_SURVIVAL", 0.0)
+    monkeypatch.setattr(growing, "MIN_EXTENDED", 0.0)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, FILTERED], ids=["greedy", "sampled"])
@@ -172,7 +173,7 @@ def test_a_tree_of_one_child_a_node_is_the_chain(sampling, width, nodes, monkeyp
     proposals = []
     for shape in (None, (width, 1)):
         if shape:
-            monkeypatch.setattr(draft_model, "tree_shape", lambda *_: (width, 1))
+            monkeypatch.setattr(growing, "tree_shape", lambda *_: (width, 1))
         engine = make_engine(NoisyToy(0.5), nodes=nodes if shape else None, **ROOMY)
         proposals.append(recorded(engine))
         run(engine, prompts, params)
@@ -232,14 +233,14 @@ def test_a_mark_dies_with_the_blocks_content(eager):
     assert engine.scheduler.stats.num_prefix_hit_tokens
 
 
-def test_a_gap_is_caught_up_within_the_rows_and_drafts_wait_for_it(eager):
+def test_a_prompt_is_taken_in_while_it_is_prefilled(eager):
     long, short, params = [5] * 60, [6, 7], params_of(GREEDY, 20)
     engine = make_engine(ToyModel(), max_num_batched_tokens=16, max_num_seqs=2)
     rows, seen = rows_fed(engine), recorded(engine)
     check_streams([long, short], run(engine, [long, short], params), params)
     check_all_accepted(engine)
     assert max(rows) == 16
-    assert min(len(ids) for ids, *_ in seen if ids[0] == 5) > 60
+    assert min(len(ids) for ids, *_ in seen if ids[0] == 5) == 60
     assert len([1 for ids, *_ in seen if ids[0] == 5]) > 2
 
 
@@ -330,7 +331,7 @@ def test_the_draft_never_sees_a_request_without_drafts(eager):
     plain = engine.add_request([5] * 9, params_of(GREEDY, 8, speculative=False))
     while not plain.finished:
         engine.step()
-        assert plain.seqs[0].seq_id not in engine.proposer._kv._ends
+        assert plain.seqs[0].seq_id not in engine.proposer._kv._ranges
     assert drafted.metrics.num_drafts > 2
 
 
@@ -422,7 +423,7 @@ def test_release_and_reset_forget(eager):
     engine = make_engine(ToyModel())
     for _ in range(2):
         run(engine, [[3, 1, 4], [5, 9]], params)
-        assert not engine.proposer._kv._ends
+        assert not engine.proposer._kv._ranges
         engine.reset_prefix_cache()
     engine.add_request([3, 1, 4], params)
     engine.step(), engine.step()
@@ -446,9 +447,9 @@ def test_tree_shapes(depth, nodes, shape):
 
 def test_the_shortest_gaps_get_the_rows_first():
     gaps = np.array([20, 3, 0, 9, 3], np.int32)
-    assert draft_model._within(gaps, 17).tolist() == [2, 3, 0, 9, 3]
-    assert draft_model._within(gaps, 5).tolist() == [0, 3, 0, 0, 2]
-    assert draft_model._within(gaps, 99).tolist() == gaps.tolist()
+    assert growing.rows_within(gaps, 17).tolist() == [2, 3, 0, 9, 3]
+    assert growing.rows_within(gaps, 5).tolist() == [0, 3, 0, 0, 2]
+    assert growing.rows_within(gaps, 99).tolist() == gaps.tolist()
 
 
 @pytest.mark.parametrize("depth, nodes, side", [(5, None, 1), (4, 5, 2), (4, 16, 2), (4, 17, 3)])

@@ -20,7 +20,7 @@ from specfast.models.drafts import fit_vocabulary, load_draft_for
 from specfast.models.gguf_tokenizer import gguf_tokenizer
 from specfast.models.loader import load
 from specfast.ops import pack_linear
-from specfast.proposers import draft_model
+from specfast.proposers import growing
 from specfast.proposers.draft_model import DraftModelProposer
 from specfast.proposers.target import Target
 from specfast.tokenizer import Tokenizer
@@ -70,8 +70,8 @@ def params_of(sampling, count=20, **more) -> SamplingParams:
 
 @pytest.fixture
 def eager(monkeypatch):
-    monkeypatch.setattr(draft_model, "MIN_SURVIVAL", 0.0)
-    monkeypatch.setattr(draft_model, "MIN_EXTENDED", 0.0)
+    monkeypatch.setattr(growing, "MIN_SURVIVAL", 0.0)
+    monkeypatch.setattr(growing, "MIN_EXTENDED", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_the_drafts_kv_is_that_of_a_fresh_prefill(eager, target, nodes, dtype):
 
     def check():
         for seq in engine.scheduler.running:
-            epoch, end = kv._ends.get(seq.seq_id, (None, 0))
+            epoch, _, end = kv._ranges.get(seq.seq_id, (None, 0, 0))
             if epoch == seq.kv_epoch and end:
                 blocks = seq.block_table[: -(-end // BLOCK_SIZE)]
                 got = kv.cache.data[:, :, blocks].flatten(2, 3)[:, :, :end]

@@ -11,7 +11,7 @@ import torch
 
 from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
 from specfast.engine import Engine
-from specfast.proposers import draft_model
+from specfast.proposers import growing
 from specfast.proposers.candidates import Drawing
 from specfast.proposers.draft_model import DraftModelProposer
 from specfast.proposers.target import Target
@@ -85,15 +85,15 @@ def test_a_reduced_vocabulary_keeps_the_law():
 @pytest.mark.parametrize("shape", ["chain", "tree"])
 def test_leaving_out_what_was_drawn_is_noticed(shape, monkeypatch):
     """The control: nodes that turn out unlikely are not submitted."""
-    growth = draft_model.TreeGrowth
+    growth = growing.TreeGrowth
 
     def probability(self, laws, ids):
         return laws.softmax(1).gather(1, ids.long()).numpy()
 
     monkeypatch.setattr(Drawing, "_confidence", probability)
-    monkeypatch.setattr(draft_model, "MIN_SURVIVAL", 0.35)
-    monkeypatch.setattr(draft_model, "MIN_EXTENDED", 0.0)
-    monkeypatch.setattr(draft_model, "TreeGrowth", lambda *args: growth(*args[:-1], False))
+    monkeypatch.setattr(growing, "MIN_SURVIVAL", 0.35)
+    monkeypatch.setattr(growing, "MIN_EXTENDED", 0.0)
+    monkeypatch.setattr(growing, "TreeGrowth", lambda *args: growth(*args[:-1], False))
     counts = counts_of(law_engine("token", *SHAPES[shape], noisy()))
     assert p_value(counts, joint_law(transition_law(1.0, 0), 2)) < 1e-6
 
@@ -110,7 +110,7 @@ def test_greedy_requests_get_the_targets_own_stream(nodes):
 
 @pytest.mark.parametrize("nodes, drawn", [(None, 4), (5, 5), (12, 12), (16, 14), (64, 52)])
 def test_trees_hold_all_that_was_drawn_within_their_limits(nodes, drawn, monkeypatch):
-    monkeypatch.setattr(draft_model, "MIN_EXTENDED", 0.0)
+    monkeypatch.setattr(growing, "MIN_EXTENDED", 0.0)
     engine = make_engine(NoisyToy(0.7), nodes=nodes, verification="rejection", **ROOMY)
     proposer, seen = engine.proposer, []
     propose = proposer.propose
