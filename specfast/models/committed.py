@@ -12,5 +12,8 @@ FOLDERS = {
     "tiny-draft-m": DATA / "tiny" / "draft-m",
 }
 
-# The draft that a target has at hand.
-DRAFT_OF = {"demo": "demo-draft", "tiny": "tiny-draft-m"}
+# What drafts for each target, by method; None: nothing that would have to be named.
+DRAFTS_OF: dict[str, dict[str, str | None]] = {
+    "demo": {"draft_model": "demo-draft", "hybrid": "demo-draft"},
+    "tiny": {"draft_model": "tiny-draft-m", "hybrid": "tiny-draft-m", "mtp": None},
+}

@@ -17,24 +17,30 @@ from specfast.tokenizer import Tokenizer
 
 def load_draft_for(target: Model, tokenizer: Tokenizer, config: SpeculativeConfig) -> Model:
     """The model that config names. ValueError, with the reason, if it can't draft here."""
+    name = check_names_model(config)
+    own = tokenizer_of(resolve(name))
+    if own and (difference := tokenizer.difference_from(own)):
+        raise ValueError(
+            f"{name} can't draft for this target: {difference}. Give a model with the same "
+            "tokenizer."
+        )
+    draft = load_draft(name, config.draft_dtype or "auto")
+    if not own and draft.config.vocab_size != target.config.vocab_size:
+        raise ValueError(
+            f"{name} was made for a target with a vocabulary of {draft.config.vocab_size}, "
+            f"not {target.config.vocab_size}."
+        )
+    return fit_vocabulary(draft, target.config.vocab_size)
+
+
+def check_names_model(config: SpeculativeConfig) -> str:
+    """config.model. ValueError if the method has none to draft with."""
     if config.model is None:
         raise ValueError(
             f"speculative_config: the method {config.method!r} needs a model: a folder, hub id, "
             ".gguf file, or the name of one that the package carries."
         )
-    own = tokenizer_of(resolve(config.model))
-    if own and (difference := tokenizer.difference_from(own)):
-        raise ValueError(
-            f"{config.model} can't draft for this target: {difference}. Give a model with the same "
-            "tokenizer."
-        )
-    draft = load_draft(config.model, config.draft_dtype or "auto")
-    if not own and draft.config.vocab_size != target.config.vocab_size:
-        raise ValueError(
-            f"{config.model} was made for a target with a vocabulary of {draft.config.vocab_size}, "
-            f"not {target.config.vocab_size}."
-        )
-    return fit_vocabulary(draft, target.config.vocab_size)
+    return config.model
 
 
 def tokenizer_of(path: Path) -> Tokenizer | None:

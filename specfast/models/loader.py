@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,12 +17,14 @@ from specfast.models.gguf import GgufFile
 from specfast.models.gguf_model import GgufCheckpoint, gguf_config
 from specfast.models.gguf_tokenizer import gguf_tokenizer
 from specfast.models.safetensors import FolderCheckpoint
+from specfast.models.torch_checkpoint import TorchCheckpoint
 from specfast.models.weights import Checkpoint, read_weights
 from specfast.tokenizer import Tokenizer
 from specfast.validation import read_object
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = ["*.json", "*.jinja", "model*.safetensors"]
+_HEAD_FILES = ["*.json", "*.safetensors", "*.bin"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +57,38 @@ def load_draft(model: str, dtype: str = "auto") -> Model:
     return _load_gguf(path, dtype)[0] if path.is_file() else _load_folder(path, dtype)
 
 
-def resolve(model: str) -> Path:
+@dataclass(frozen=True)
+class HeadFolder:
+    """A drafting head on disk: config.json beside one file of tensors, or shards."""
+
+    path: Path
+    checkpoint: Checkpoint
+
+
+def head_folder(name: str) -> HeadFolder:
+    """A folder, hub id, or a name of `committed` -> where a head lies and what it holds."""
+    path = resolve(name, _HEAD_FILES)
+    if not path.is_dir():
+        raise ValueError(f"{name} is a file; a drafting head is a folder with a config.json.")
+    pickled = path / "pytorch_model.bin"
+    if pickled.exists() and not list(path.glob("*.safetensors")):
+        return HeadFolder(path, TorchCheckpoint(pickled))
+    return HeadFolder(path, FolderCheckpoint(path))
+
+
+def kind_of(name: str) -> str:
+    """The method that drafts with the model or head called `name`: its tensors say."""
+    if resolve(name, _HEAD_FILES).is_file():
+        return "draft_model"
+    tensors = head_folder(name).checkpoint.shapes
+    if "fc.weight" in tensors:
+        return "eagle"
+    is_decoder = "model.layers.0.input_layernorm.weight" in tensors
+    has_blocks = any(n.startswith("model.mtp_layers.") for n in tensors)
+    return "mtp" if has_blocks and not is_decoder else "draft_model"
+
+
+def resolve(model: str, files: list[str] = _HUB_FILES) -> Path:
     """The folder or .gguf file that a name stands for, fetched if it has to be."""
     if model == "demo":
         return demo.find()
@@ -69,7 +102,7 @@ def resolve(model: str) -> Path:
             raise ValueError(f"{path} is a file, but no .gguf; give a folder or a .gguf file.")
         return path
     if _HUB_ID.fullmatch(model) and path.suffix != ".gguf" and not model.startswith("."):
-        return _from_hub(model)
+        return _from_hub(model, files)
     raise ValueError(
         f"No model {model!r}: it is no folder, no .gguf file, no hub id (owner/name), and none "
         f"of {', '.join(map(repr, ('demo', *FOLDERS)))}."
@@ -89,12 +122,12 @@ def _inside(folder: Path) -> Path:
     )
 
 
-def _from_hub(name: str) -> Path:
+def _from_hub(name: str, files: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(name, allow_patterns=files))
     except GatedRepoError as error:
         raise ValueError(
             f"{name} is gated: accept its licence on its page, then log in with `hf auth login`."

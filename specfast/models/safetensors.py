@@ -14,7 +14,7 @@ from specfast.models.weights import VOCABULARY_MAPS
 from specfast.validation import read_object
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-_MAP_DTYPES = {"I32": torch.int32, "I64": torch.int64}
+_MAP_DTYPES = {"I32": torch.int32, "I64": torch.int64, "BOOL": torch.bool}
 
 
 class FolderCheckpoint:

@@ -34,7 +34,7 @@ class Checkpoint(Protocol):
 class LayerWeights:
     """One decoder layer: matrices packed as `linear` reads them, the rest float32."""
 
-    input_norm: Tensor
+    input_norm: Tensor | None  # None: the first layer of an EAGLE-1 head has none
     qkv: Tensor
     qkv_bias: Tensor | None
     q_norm: Tensor | None
@@ -107,7 +107,7 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor of the model by its Hugging Face name, and a draft's vocabulary maps."""
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.embedding_size, config.hidden_size)}
     for layer in range(config.num_layers):
-        for name, shape in _layer_shapes(config).items():
+        for name, shape in layer_shapes(config).items():
             shapes[f"model.layers.{layer}.{name}"] = shape
     shapes[FINAL_NORM] = (config.hidden_size,)
     if not config.tie_word_embeddings:
@@ -119,7 +119,7 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     hidden, inner = config.hidden_size, config.intermediate_size
     q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     matrices = {
