@@ -27,6 +27,8 @@ MAX_SUFFIX_DEPTH = 256  # an append costs as many steps
 MAX_LOOKUP = 256  # an append costs its square
 DTYPES = ("auto", "bfloat16", "float32")
 MAX_NODES = 64  # drafts a sequence and step: their ancestors are the bits of an int64
+# Names that others give to our methods.
+_METHODS = {"eagle3": "eagle", "deepseek_mtp": "mtp", "mimo_mtp": "mtp"}
 # The rules of verification, each with its own settings and their defaults.
 _VERIFICATION: dict[str, dict[str, Any]] = {
     "match": {},
@@ -165,6 +167,7 @@ class SpeculativeConfig:
             isinstance(self.method, str) and bool(self.method),
             f"speculative_config: method must be a name such as 'ngram', not {self.method!r}.",
         )
+        object.__setattr__(self, "method", _METHODS.get(self.method, self.method))
         check_integer(self, "num_speculative_tokens", 1, MAX_NODES)
         if self.max_tree_nodes is not None:
             why = ", at least num_speculative_tokens"

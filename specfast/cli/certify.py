@@ -54,7 +54,6 @@ def certify(
     from specfast.certify_settings import variants
     from specfast.config import EngineConfig
     from specfast.data import load_workload
-    from specfast.models.committed import DRAFT_OF
     from specfast.proposers.registry import check_method
 
     check_folder_of(json)
@@ -64,7 +63,7 @@ def certify(
         max_prompt_tokens=max_prompt_tokens,
         num_settings=num_settings,
     )
-    methods = _methods(spec_method, spec_model or DRAFT_OF.get(model))
+    methods = _methods(spec_method, model, spec_model)
     drafters = [drafter for config in methods for drafter in variants(config)]
     for drafter in drafters:
         check_method(drafter)
@@ -125,19 +124,25 @@ def _report(result: SettingResult) -> None:
     write(f"{verdict}: {result.identical}/{result.checked} ({described}; {events})\n")
 
 
-def _methods(names: str, draft: str | None) -> list[SpeculativeConfig]:
-    """The methods named, the draft model given to those that take one; "all" leaves out those that
-    can't do without where there is none.
-    """
+def _methods(names: str, target: str, model: str | None) -> list[SpeculativeConfig]:
+    """The methods named, each with its model; "all" leaves out those that lack one."""
     from specfast.config import SpeculativeConfig
+    from specfast.models.committed import DRAFTS_OF
+    from specfast.models.loader import kind_of
     from specfast.proposers.registry import known_methods, takes_model
 
-    chosen = known_methods() if names == "all" else listed(names)
-    configs = [SpeculativeConfig(m, model=draft if takes_model(m) else None) for m in chosen]
-    if names == "all" and draft is None:
-        note("draft_model is left out: name a draft by --spec-model.")
-        configs = [c for c in configs if c.method != "draft_model"]
-    return configs
+    models = DRAFTS_OF.get(target, {})
+    if names != "all":
+        return [
+            SpeculativeConfig(m, model=(model or models.get(m)) if takes_model(m) else None)
+            for m in listed(names)
+        ]
+    if model:
+        models = {**models, kind_of(model): model, "hybrid": model}
+    chosen = [m for m in known_methods() if m in models or m == "hybrid" or not takes_model(m)]
+    if left := sorted(set(known_methods()) - set(chosen)):
+        note(f"Left out, for want of a model (--spec-model): {', '.join(left)}.")
+    return [SpeculativeConfig(m, model=models.get(m)) for m in chosen]
 
 
 def _drafter(config: SpeculativeConfig) -> str:

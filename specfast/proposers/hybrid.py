@@ -8,22 +8,23 @@ likeliest path and fills what room is left with its own tree.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 
 from specfast.config import SpeculativeConfig
 from specfast.kv_cache import KVCache
-from specfast.proposers.base import MIN_SURVIVAL, DraftTree, Proposal, Proposer
+from specfast.models.loader import kind_of
+from specfast.proposers.base import MIN_SURVIVAL, DraftTree, Proposal
 from specfast.proposers.draft_model import DraftModelProposer
-from specfast.proposers.recycle import RecycleProposer
+from specfast.proposers.registry import proposer_class
 from specfast.proposers.suffix import SuffixProposer
 from specfast.proposers.track_record import Average, CostClock, Promises, Watchdog
 from specfast.validation import require
 
 if TYPE_CHECKING:
     from specfast.models.runner import Forward
-    from specfast.proposers.target import Target
+    from specfast.proposers.target import ModelProposer, Target
     from specfast.sequence import Batch, Sequence
     from specfast.verifier import VerifyResult
 
@@ -31,7 +32,9 @@ PRIOR_ACCEPTED, PRIOR_COST = 1.0, 0.3  # of the drafter, before anything was see
 
 
 class HybridProposer:
-    """Suffix retrieval with a draft model, or with Token Recycling where no model is given."""
+    """Suffix retrieval with a model or a head that drafts, or with Token Recycling where none is
+    given.
+    """
 
     options: ClassVar[frozenset[str]] = SuffixProposer.options | DraftModelProposer.options
 
@@ -41,15 +44,13 @@ class HybridProposer:
             "The method 'hybrid' grafts trees of two sources; it takes verification 'match' only.",
         )
         self._retrieval = SuffixProposer(config, target)
-        self._drafter: Proposer = (
-            DraftModelProposer(config, target) if config.model else RecycleProposer(config, target)
-        )
+        method = kind_of(config.model) if config.model else "recycle"
+        self._drafter = proposer_class(method)(config, target)
         self.needs = self._drafter.needs
         self._forget()
 
     def attach(self, cache: KVCache) -> None:
-        assert isinstance(self._drafter, DraftModelProposer)
-        self._drafter.attach(cache)
+        cast("ModelProposer", self._drafter).attach(cache)
 
     def propose(self, batch: Batch) -> Proposal:
         """One tree a sequence, within its limits."""
@@ -108,7 +109,8 @@ class HybridProposer:
 
     def _ask_drafter(self, batch: Batch, asks: np.ndarray) -> list[DraftTree]:
         limits = np.where(asks[:, None], batch.draft_limits, 0)
-        if not limits.any():
+        catches_up = self.needs.kv is not None and not batch.decides.all()
+        if not (limits.any() or catches_up):
             return [DraftTree() for _ in batch.seqs]
         with self._clock.drafting():
             return self._drafter.propose(replace(batch, draft_limits=limits)).to_trees()

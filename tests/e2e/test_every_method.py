@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specfast import LLM, SamplingParams
+from specfast.models.committed import DRAFTS_OF
 from specfast.proposers import registry
 from specfast.proposers.base import Proposal
 
@@ -42,7 +43,7 @@ WAYS = [
 def speculating(method, nodes, **config):
     spec = {"method": method, "num_speculative_tokens": 4}
     spec |= {"max_tree_nodes": nodes} if nodes else {}
-    spec |= {"model": "tiny-draft-m"} if "model" in options_of(method) else {}
+    spec |= {"model": DRAFTS_OF["tiny"].get(method)}
     return LLM("tiny", speculative_config=spec, **{**CONFIG, **config})
 
 

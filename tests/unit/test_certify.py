@@ -18,8 +18,9 @@ from specfast.certify_settings import (
 from specfast.cli.certify import _methods
 from specfast.config import EngineConfig, SpeculativeConfig
 from specfast.kv_cache import BlockManager
+from specfast.models.committed import DRAFTS_OF
 from specfast.models.runner import ModelRunner
-from specfast.proposers.registry import known_methods, proposer_class, takes_model
+from specfast.proposers.registry import known_methods, proposer_class
 from specfast.scheduler import Scheduler
 from specfast.verifier import MatchVerifier
 from tests.unit.toy_model import ToyModel, ToyTokenizer
@@ -192,13 +193,15 @@ def test_settings_meet_pairwise_within_the_limit():
 
 
 def test_all_takes_every_method_its_trees_and_its_model():
-    drafters = [d for config in _methods("all", "small") for d in variants(config)]
+    models = {"draft_model": "tiny-draft-s", "hybrid": "tiny-draft-s"}
+    drafters = [d for config in _methods("all", "tiny", "tiny-draft-s") for d in variants(config)]
     assert {d.method for d in drafters} == set(known_methods())
     for method in known_methods():
         ways = [d for d in drafters if d.method == method]
         draws_trees = "max_tree_nodes" in proposer_class(method).options
         assert any(d.max_tree_nodes for d in ways) == draws_trees
-        assert {d.model for d in ways} == {"small" if takes_model(method) else None}
+        expected = models.get(method, DRAFTS_OF["tiny"].get(method))
+        assert {d.model for d in ways} == {expected}
     assert {s.drafter for s in settings(2, drafters)} == set(drafters)
 
 

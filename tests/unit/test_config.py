@@ -65,6 +65,11 @@ def test_wrong_values_are_refused_by_name(case):
         assert word in str(refusal.value), value
 
 
+def test_a_method_may_have_the_name_that_others_gave_it():
+    assert SpeculativeConfig("eagle3") == SpeculativeConfig("eagle")
+    assert SpeculativeConfig.from_dict({"method": "mimo_mtp"}).method == "mtp"
+
+
 def test_an_unknown_parameter_is_a_value_error():
     with pytest.raises(ValueError, match="SamplingParams: unknown key 'temprature'; known are"):
         SamplingParams(temprature=1)
