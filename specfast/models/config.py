@@ -110,7 +110,7 @@ class ModelConfig:
             rotary_layers=_rotary_layers(values, num_layers),
             tie_word_embeddings=bool(values["tie_word_embeddings"]),
             qkv_bias=attention_bias or family.qkv_bias,
-            o_bias=attention_bias and "attention_bias" in family.reads,
+            o_bias=attention_bias and family.o_bias and "attention_bias" in family.reads,
             mlp_bias=bool(values.get("mlp_bias")),
             qk_norm=family.qk_norm,
             bos_token_id=values.get("bos_token_id"),

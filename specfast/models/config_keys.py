@@ -73,12 +73,15 @@ _WINDOWS = frozenset(("use_sliding_window", "sliding_window", "layer_types"))
 
 @dataclass(frozen=True)
 class Family:
-    """One model type: transformers' defaults for absent keys, and what its code reads."""
+    """One model type: transformers' defaults for absent keys, and what its code reads. o_bias:
+    whether attention_bias is the output's too.
+    """
 
     defaults: Mapping[str, Any]
     reads: frozenset[str] = frozenset()
     rope_theta: float = 10000.0
     qkv_bias: bool = False
+    o_bias: bool = True
     qk_norm: bool = False
 
 
@@ -100,6 +103,12 @@ FAMILIES: dict[str, Family] = {
         | {"sliding_window": 4096},
         _WINDOWS | {"max_window_layers"},
         qkv_bias=True,
+    ),
+    "mimo": Family(  # Qwen2's decoder with MTP blocks
+        _defaults(max_position_embeddings=32768, num_key_value_heads=8, max_window_layers=36),
+        _WINDOWS | {"max_window_layers", "attention_bias"},
+        qkv_bias=True,
+        o_bias=False,
     ),
     "qwen3": Family(
         _defaults(max_position_embeddings=32768, num_key_value_heads=32, max_window_layers=28)

@@ -28,7 +28,8 @@ from tests.unit.test_draft_model_native import params_of, prompts_of, run
 from tests.unit.test_eagle import COUPLED, GREEDY, SAMPLINGS, features_of
 from tests.unit.test_engine import prompts_of as toy_prompts_of
 from tests.unit.test_engine import run as toy_run
-from tests.unit.tiny_models import BLOCK_SIZE, native, oracle, tail_rows
+from tests.unit.test_loader import rewrite, save
+from tests.unit.tiny_models import BLOCK_SIZE, native, oracle, prefill, tail_rows
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 
 H, INNER = 64, 88
@@ -169,6 +170,27 @@ def test_every_blocks_kv_is_that_of_one_pass(blocks, target, eager, chunk):
 
     run(engine, prompts_of(3, 6), params_of(GREEDY, 16), check)
     assert engine.scheduler.stats.num_preempted and len(checked) > 50
+
+
+def test_a_mimo_checkpoint_is_a_target_with_blocks(tmp_path):
+    """XiaomiMiMo's layout, its config's keys as released; the decoder is Qwen2's."""
+    source, folder = oracle("qwen2"), save("qwen2", tmp_path / "mimo")
+    blocks = load_file(save_blocks(tmp_path / "blocks", 1) / "model.safetensors")
+    config = {
+        "architectures": ["MiMoForCausalLM"], "model_type": "mimo", "attention_bias": True,
+        "num_nextn_predict_layers": 1, "use_sliding_window": False, "rope_theta": 10000.0,
+    }  # fmt: skip
+    kept = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
+    kept += ("num_key_value_heads", "vocab_size", "max_position_embeddings", "rms_norm_eps")
+    config |= {key: getattr(source.config, key) for key in kept}
+    (folder / "config.json").write_text(json.dumps(config))
+    rewrite(folder, lambda tensors: tensors.update(blocks))
+    model, _ = load(str(folder))
+    text = [*range(5, 14)]
+    ours, theirs = (prefill(m, text, [9], range(3)) for m in (model, native(source)))
+    assert raw(ours) == raw(theirs)
+    (block,) = load_mtp(str(folder), model)
+    assert block.config.qkv_bias and not block.config.o_bias
 
 
 def test_several_blocks_draft_no_trees(blocks, target):
