@@ -11,8 +11,14 @@ std::vector<int32_t> nodes(const Rows& rows) {
   return n;
 }
 
+std::vector<int32_t> roots(const Rows& rows) {
+  std::vector<int32_t> r;
+  for (int64_t row = 0; row < rows.R(); row++) r.push_back((int32_t)(3 + row % 7));
+  return r;
+}
+
 std::vector<int32_t> on_cpu(const Rows& rows, int64_t m, const std::vector<int32_t>& d2t) {
-  std::vector<int32_t> ids(rows.R() * m), node = nodes(rows), root(rows.R(), 3);
+  std::vector<int32_t> ids(rows.R() * m), node = nodes(rows), root = roots(rows);
   std::vector<float> laws(rows.R() * rows.V);
   DrawCandidatesParams p{};
   rows.set(p);
@@ -25,7 +31,7 @@ std::vector<int32_t> on_cpu(const Rows& rows, int64_t m, const std::vector<int32
 template <class T>
 std::vector<int32_t> on_device(const Rows& rows, int64_t m, const std::vector<int32_t>& d2t) {
   DeviceRows<T> in(rows);
-  Device<int32_t> map(d2t), node(nodes(rows)), root(std::vector<int32_t>(rows.R(), 3));
+  Device<int32_t> map(d2t), node(nodes(rows)), root(roots(rows));
   return everywhere([&] {
     Device<int32_t> ids(rows.R() * m);
     Device<float> laws(rows.R() * rows.V);

@@ -82,6 +82,31 @@ TEST(sample_rows_finds_what_lies_at_the_ends_of_slices) {
     }
 }
 
+// The k best lie in both slices, next to tokens that are as likely but for their ids, or nearly so.
+TEST(sample_rows_keeps_k_of_all_slices) {
+  Rows rows(8200);
+  for (int32_t k : {1, 2, 4})
+    for (float step : {0.0f, 0.01f})
+      for (int64_t seed = 0; seed < 6; seed++) {
+        std::vector<float> x(8200, -30.0f);
+        for (int32_t i = 0; i < 2 * k; i++) x[i % 2 ? 8199 - i : 100 * i] = 10.0f - step * (float)i;
+        rows.add(x, {1.0f, k, 1.0f, 0.0f, seed});
+      }
+  check(rows);
+}
+
+// A bin's tokens are listed if no more than 4096.
+TEST(sample_rows_takes_as_many_equals_as_there_is_room_for) {
+  Rows rows(8200);
+  for (int64_t count : {4096, 4097})
+    for (float top_p : {0.3f, 0.999f}) {
+      std::vector<float> x(8200, -kInf);
+      std::fill_n(&x[50], count, 1.0f);
+      rows.add(x, {1.0f, 0, top_p});
+    }
+  check(rows);
+}
+
 TEST(sample_rows_takes_a_whole_vocabulary) {
   for (int64_t V : {49152, 128256}) {
     Rows rows(V);

@@ -78,6 +78,29 @@ struct DeviceTrees {
   Device<int32_t> row_status, row_base, roots, tokens, parents, lengths, law_row;
 };
 
+// Trees with values that nobody has looked at, and what an op takes them for: a token without
+// probability, or a sequence without rows. Their last token is made to have none.
+struct Junk {
+  explicit Junk(Trees trees) : given(trees), taken_as(trees) {
+    Rows& rows = trees.rows;
+    int32_t last = (int32_t)rows.V - 1, R = (int32_t)rows.R();
+    for (int64_t row = 0; row < R; row++) rows.logits[row * rows.stride + last] = -kInf;
+    // root, length
+    const int32_t bad[][2] = {{0, (int32_t)trees.N + 1}, {R - 1, 1}, {R, 0}, {R + 1, -3}};
+    for (size_t i = 0; i < 4; i++) trees.add_padding();
+    given = taken_as = trees;
+    for (size_t i = 0; i < 4; i++) {
+      size_t b = given.row_base.size() - 4 + i;
+      given.row_base[b] = bad[i][0], given.lengths[b] = bad[i][1];
+    }
+    for (size_t i = 1; i < given.tokens.size(); i += 4) {
+      given.tokens[i] = pick({-1, last + 1, INT32_MAX, INT32_MIN}, (int64_t)i);
+      taken_as.tokens[i] = last;
+    }
+  }
+  Trees given, taken_as;
+};
+
 // Chains, forks and bushes; siblings distinct.
 inline std::vector<int32_t> some_parents(int64_t n, int64_t nodes) {
   std::vector<int32_t> parent;
