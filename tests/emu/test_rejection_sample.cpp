@@ -132,4 +132,32 @@ TEST(rejection_sample_says_what_rows_lack) {
   check(trees, problem.laws);
 }
 
+// Besides, laws that are not there, parents of nobody, and a map to ids that are none: 17 has no
+// probability and no draft.
+TEST(rejection_sample_survives_junk) {
+  for (bool mapped : {false, true}) {
+    Problem problem(12, 6, 20, mapped);
+    Rows& rows = problem.trees.rows;
+    for (int64_t row = 0; row < rows.R(); row++) rows.logits[row * rows.stride + 17] = -kInf;
+    for (int32_t& token : problem.trees.tokens) token -= token == 17;
+    Junk junk(problem.trees);
+    Laws laws = problem.laws, taken_as = problem.laws;
+    for (size_t i = 0; i < laws.z.size(); i++)
+      if (!mapped && i % 20 == 19) laws.z[i] = taken_as.z[i] = -kInf;
+    if (mapped) {
+      laws.map[2] = -5, laws.map[7] = 21, laws.map[8] = INT32_MIN;
+      for (int i : {2, 7, 8}) taken_as.map[i] = 17;
+    }
+    for (size_t i = 2; i < junk.given.law_row.size(); i += 5)
+      junk.given.law_row[i] = (int32_t)(laws.z.size() / laws.vocab), junk.taken_as.law_row[i] = -1;
+    for (size_t b = 0; b < problem.trees.lengths.size(); b += 2) {
+      if (problem.trees.lengths[b] < 1) continue;
+      size_t leaf = b * (size_t)problem.trees.N + (size_t)problem.trees.lengths[b] - 1;
+      junk.given.parents[leaf] = pick({-2, 63, INT32_MAX, INT32_MIN}, (int64_t)b);
+      junk.taken_as.parents[leaf] = 63, junk.taken_as.law_row[leaf] = -1;
+    }
+    check({junk.given, laws}, {junk.taken_as, taken_as});
+  }
+}
+
 }  // namespace
