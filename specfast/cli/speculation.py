@@ -27,8 +27,8 @@ class SpeculationOptions:
         str | None,
         option(
             "Who drafts: ngram (prompt lookup), suffix (frequencies of what followed before), "
-            "recycle (what the target found likely before), draft_model (--spec-model), hybrid "
-            "(suffix with a draft model or recycle), or none.",
+            "recycle (what the target found likely before), draft_model or eagle (--spec-model), "
+            "mtp (the target's own blocks), hybrid (suffix with a drafter), or none.",
             panel="Speculation",
             unset="ngram",
         ),
