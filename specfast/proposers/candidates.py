@@ -15,7 +15,7 @@ from specfast.config import GREEDY_TEMPERATURE
 from specfast.sampler import draw_drafts
 from specfast.sequence import Sequence
 
-NUM_RANKED = 8  # whose shares sum to 1 where there is noise; the ninth hardly ever gets any
+NUM_RANKED = 10  # whose shares sum to 1 where there is noise; the ninth hardly ever gets any
 TAU = 0.75  # how sharply perturbed scores foretell acceptance, before anything is calibrated
 
 
