@@ -20,6 +20,11 @@ SPECFAST_HD float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c
 SPECFAST_HD float ceil(float a) { return __builtin_ceilf(a); }
 SPECFAST_HD float max(float a, float b) { return a > b ? a : b; }
 SPECFAST_HD float min(float a, float b) { return a < b ? a : b; }
+// These hide everybody else's: a double or an integer would come back rounded.
+template <class A, class B>
+void max(A, B) = delete;
+template <class A, class B>
+void min(A, B) = delete;
 SPECFAST_HD float select(bool m, float yes, float no) { return m ? yes : no; }
 SPECFAST_HD float to_f32(int32_t a) { return (float)a; }
 SPECFAST_HD int32_t bitcast_i32(float a) {

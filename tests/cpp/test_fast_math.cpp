@@ -191,6 +191,18 @@ TEST(philox_lanes_are_its_scalar_words) {
   }
 }
 
+// Whether specfast::max takes them.
+template <class A, class B, class = void>
+constexpr bool has_max = false;
+template <class A, class B>
+constexpr bool has_max<A, B, std::void_t<decltype(specfast::max(A(), B()))>> = true;
+
+TEST(max_is_of_floats_only) {
+  CHECK((has_max<float, float>));
+  CHECK((!has_max<int, int> && !has_max<int64_t, int64_t>));
+  CHECK((!has_max<double, float> && !has_max<float, int>));
+}
+
 TEST(sort_keys_have_the_order_of_their_floats) {
   std::vector<float> x{-kInf,  -3e38f, -1.0f, -1e-45f, 0.0f, 1e-45f,
                        1e-38f, 1.0f,   1.5f,  3e38f,   kInf};
