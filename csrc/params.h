@@ -11,6 +11,9 @@ enum class DType : int { f32 = 0, bf16 = 1 };
 // Columns of a packed weight panel: panel p holds output columns [32 p, 32 p + 32).
 constexpr int64_t kPanel = 32;
 
+// The widest head of any op.
+constexpr int64_t kMaxHeadDim = 256;
+
 // Bits of a row's status word.
 enum RowStatus : int32_t {
   kRowOk = 0,

@@ -4,8 +4,6 @@
 
 namespace specfast::bind {
 
-constexpr int64_t kMaxHeadDim = 256;
-
 // cache: [2, num_blocks, block_size, num_kv_heads, head_dim].
 inline KvLayer paged_layer(Door& door, const Tensor& cache) {
   door.check_device(cache, "kv_cache");
@@ -15,7 +13,7 @@ inline KvLayer paged_layer(Door& door, const Tensor& cache) {
                 cache.size(3),       cache.size(4), storage_dtype(cache, "kv_cache")};
   int64_t dim = layer.head_dim;
   STD_TORCH_CHECK(dim > 0 && dim % 16 == 0 && dim <= kMaxHeadDim,
-                  "kv_cache: head_dim must be a multiple of 16 up to 256, got ", dim);
+                  "kv_cache: head_dim must be a multiple of 16 up to ", kMaxHeadDim, ", got ", dim);
   STD_TORCH_CHECK(layer.block_size > 0 && layer.num_kv_heads > 0,
                   "kv_cache: block_size and num_kv_heads must not be 0, got ", shape_text(cache));
   return layer;

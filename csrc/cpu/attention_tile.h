@@ -4,6 +4,7 @@
 #pragma once
 #include "core/paged_kv.h"
 #include "cpu/simd.h"
+#include "params.h"
 
 namespace specfast::cpu::SPECFAST_TIER {
 
@@ -83,7 +84,7 @@ bool evenly_apart(const Element* const* columns, int64_t stride) {
 // a column that a row doesn't see never leaves its lane.
 template <class Element>
 void stage_keys(const Tile<Element>& tile, int lo, int hi, int64_t head_dim) {
-  alignas(64) Element rows[16 * 256];
+  alignas(64) Element rows[16 * kMaxHeadDim];
   for (int c = lo / 16 * 16; c < hi; c += 16) {
     const Element* const* columns = tile.columns + c;
     if (lo <= c && c + 16 <= hi && evenly_apart(columns, tile.stride)) {

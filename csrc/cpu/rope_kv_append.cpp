@@ -6,7 +6,6 @@ namespace specfast::cpu::SPECFAST_TIER {
 namespace {
 
 constexpr int64_t kGrainRows = 16;
-constexpr int64_t kMaxHeadDim = 256;
 
 // out = x / rms(x) * weight, as the op rms_norm rounds it; a plain copy without a weight.
 SPECFAST_INLINE void norm_head(const float* x, const float* weight, float eps, int64_t head_dim,

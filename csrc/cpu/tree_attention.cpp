@@ -205,7 +205,7 @@ void run_items(const TreeAttentionParams& p, const Plan& plan, int64_t begin, in
 // The states of a row's splits in order, then its output.
 void fold_row(const TreeAttentionParams& p, const Plan& plan, Span span, int64_t row) {
   int64_t dim = p.cache.head_dim;
-  alignas(64) float total[256 + 32];
+  alignas(64) float total[kMaxHeadDim + 32];
   for (int64_t head = 0; head < p.H; head++) {
     reset_state(total, dim);
     for (int64_t s = span.begin / kSplit; s * kSplit < span.end; s++)

@@ -7,7 +7,6 @@ namespace {
 constexpr int kHeads = 8;          // a block
 constexpr int kLanes = kRmsLanes;  // a head
 constexpr int kThreads = kHeads * kLanes;
-constexpr int kMaxHeadDim = 256;
 
 // One head in shared memory, and one of the lanes that work on it.
 struct Head {
