@@ -14,7 +14,7 @@ int64_t check_row(const TreeAttentionParams& p, int64_t b, int64_t row) {
   uint64_t bits = (uint64_t)p.node_bits[row];
   STD_TORCH_CHECK(path_length(bits) == depth + 1, "node_bits: row ", row, " at depth ", depth,
                   " must have ", depth + 1, " ancestor-or-self bits, got ", path_length(bits));
-  return p.node_base[b] + 64 - __builtin_clzll(bits);
+  return (int64_t)p.node_base[b] + last_node(bits) + 1;
 }
 
 void check_sequence(const TreeAttentionParams& p, int64_t b) {

@@ -15,7 +15,8 @@ class AttentionBlock {
       : p_(p),
         plan_(plan),
         all_(hull_of(shared.rows, L::kRows)),
-        order_{(int32_t)plan.parts, all_.gathered < all_.end ? p.node_base[block.b] / kTile : -1},
+        order_{(int32_t)plan.parts,
+               all_.gathered < all_.end ? first_node_of(p, block.b) / kTile : -1},
         stager_(p, block, shared.rows, all_, order_, shared.stages),
         rows_(p, shared) {}
 

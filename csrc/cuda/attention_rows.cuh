@@ -31,6 +31,11 @@ struct PackedRow {
   }
 };
 
+// The logical position of a sequence's node 0; past all others where it is junk.
+__device__ inline int32_t first_node_of(const TreeAttentionParams& p, int32_t b) {
+  return p.node_base[b] < 0 ? INT32_MAX : p.node_base[b];
+}
+
 // Packed rows [first, first + count) of sequence b, whose token 0 is row `token` of q.
 struct RowBlock {
   int32_t b, token, first, count;
@@ -83,8 +88,8 @@ __device__ inline PackedRow packed_row(const TreeAttentionParams& p, const RowBl
   row.leads = i % 16 == 0 || x % group == 0;
   Span span = visible_to(p, block.b, row.token);
   row.begin = (int32_t)span.begin, row.end = row.gathered = (int32_t)span.end;
-  row.node_base = p.node_base[block.b];
-  if (row.node_base < 0 || row.end <= row.node_base) return row;
+  row.node_base = first_node_of(p, block.b);
+  if (row.end <= row.node_base) return row;
   row.bits = (uint64_t)p.node_bits[row.token];
   int32_t gathered = row.node_base + chain_length(row.bits);
   if (gathered < row.end) row.gathered = gathered;

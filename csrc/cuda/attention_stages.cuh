@@ -61,7 +61,7 @@ class Stager {
       : cache_(p.cache),
         table_(p.block_tables + block.b * p.max_blocks),
         capacity_(p.max_blocks * p.cache.block_size),
-        node_base_(p.node_base[block.b]),
+        node_base_(first_node_of(p, block.b)),
         rows_(rows),
         num_rows_(block.count),
         hull_(hull),

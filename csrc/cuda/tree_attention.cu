@@ -9,6 +9,9 @@ namespace {
 constexpr int64_t kEnoughBlocks = 512;
 constexpr int64_t kMostFloats = 1 << 26;
 
+// Of the cache and of a block table: slots and positions are 32-bit numbers here.
+constexpr int64_t kMostSlots = 1 << 30;
+
 void require(bool condition, const std::string& what) {
   if (!condition) throw std::invalid_argument(what);
 }
@@ -25,9 +28,10 @@ int64_t num_floats(const TreeAttentionParams& p, int64_t slots) {
 
 // The most that a row may see.
 int64_t num_splits(const TreeAttentionParams& p) {
-  int64_t splits = ceil_div(p.max_blocks * p.cache.block_size, kSplit);
+  int64_t positions = p.max_blocks * p.cache.block_size, splits = ceil_div(positions, kSplit);
+  if (p.window == 0 || p.window >= positions) return splits;
   int64_t in_window = (p.window + kSplit - 2) / kSplit + 1;
-  return p.window > 0 && in_window < splits ? in_window : splits;
+  return in_window < splits ? in_window : splits;
 }
 
 // With room for `floats`. The mean number of a sequence's rows chooses the layout.
@@ -126,6 +130,18 @@ void launch(const TreeAttentionParams& p, const AttentionPlan& plan, Stream stre
   SPECFAST_LAUNCH(fold_splits<kDim>, grid, kThreads, 0, stream, p, plan);
 }
 
+void check_cache(const TreeAttentionParams& p) {
+  const KvLayer& cache = p.cache;
+  require(cache.dtype == DType::bf16, "kv_cache: must be bfloat16 on CUDA");
+  require(cache.head_dim == 64 || cache.head_dim == 128,
+          "kv_cache: head_dim must be 64 or 128 on CUDA, got " + std::to_string(cache.head_dim));
+  require(cache.num_blocks * cache.block_size <= kMostSlots,
+          "kv_cache: must have at most 2^30 slots on CUDA");
+  require(p.max_blocks * cache.block_size <= kMostSlots,
+          "block_tables: must hold at most 2^30 positions on CUDA");
+  require(is_aligned(cache.data), "kv_cache: must be 16-byte aligned");
+}
+
 }  // namespace
 
 WorkspaceFloats tree_attention_workspace(const TreeAttentionParams& p) {
@@ -134,11 +150,11 @@ WorkspaceFloats tree_attention_workspace(const TreeAttentionParams& p) {
 
 void tree_attention(const TreeAttentionParams& p, Stream stream) {
   if (p.M == 0) return;
-  require(p.cache.dtype == DType::bf16, "the cache must be bf16");
-  require(p.cache.head_dim == 64 || p.cache.head_dim == 128, "head_dim must be 64 or 128");
+  check_cache(p);
   int64_t chunk = 16 / (p.dtype == DType::bf16 ? 2 : 4);
-  require(is_aligned(p.q) && p.q_stride % chunk == 0, "rows of q must be 16-byte aligned");
-  require(is_aligned(p.out) && is_aligned(p.cache.data), "out, kv_cache: must be 16-byte aligned");
+  require(is_aligned(p.q) && p.q_stride % chunk == 0,
+          "q: rows must be 16-byte aligned (call .clone())");
+  require(is_aligned(p.out), "out: must be 16-byte aligned");
   AttentionPlan plan = make_plan(p, p.workspace_floats);
   int64_t least = num_floats(p, plan.slots);
   require(p.workspace_floats >= least,

@@ -187,9 +187,10 @@ std::vector<T> without_strays(const Batch& batch, const std::vector<T>& out) {
   return std::vector<T>(out.begin() + strays, out.end() - strays);
 }
 
-// The outputs of the sequences' rows, [rows, H, D], the same in every order of threads.
-template <class T>
-std::vector<T> attend(const Batch& batch) {
+// The outputs of the sequences' rows, [rows, H, D], the same in every order of threads. `change`
+// may put other values into the tensors, the cache apart.
+template <class T, class Change>
+std::vector<T> attend(const Batch& batch, const Change& change) {
   Tensors<T> host(batch);
   specfast::TreeAttentionParams p = host.params(batch.shape);
   auto floats = specfast::cuda::tree_attention_workspace(p);
@@ -198,6 +199,7 @@ std::vector<T> attend(const Batch& batch) {
   auto cache = batch.layout.num_blocks ? Device<Bf16>::sparse(host.cache_size())
                                        : Device<Bf16>(host.cache_size());
   host.fill(cache.data());
+  change(host);
   Device<int32_t> tables(host.tables), indptr(host.indptr), node_base(host.node_base),
       kv_start(host.kv_start), positions(host.positions);
   Device<int64_t> bits(host.bits);
@@ -213,6 +215,11 @@ std::vector<T> attend(const Batch& batch) {
     return out.host();
   });
   return without_strays(batch, out);
+}
+
+template <class T>
+std::vector<T> attend(const Batch& batch) {
+  return attend<T>(batch, [](const Tensors<T>&) {});
 }
 
 // The CPU op's outputs, for queries that are bf16 already.

@@ -125,6 +125,11 @@ TEST(tree_attention_has_a_window_over_splits) {
   batch.layout.workspace = false;
   auto walked = attend<float>(batch);
   CHECK_BYTES(walked, expected);
+  batch.shape.window = 0;
+  expected = attend<float>(batch);
+  batch.shape.window = INT64_MAX;
+  walked = attend<float>(batch);
+  CHECK_BYTES(walked, expected);
 }
 
 TEST(tree_attention_starts_where_keys_are_valid) {
@@ -310,6 +315,8 @@ bool refused(Change change) {
 TEST(what_no_kernel_fits_is_refused) {
   CHECK(refused([](auto& p) { p.cache.head_dim = 80; }));
   CHECK(refused([](auto& p) { p.cache.dtype = DType::f32; }));
+  CHECK(refused([](auto& p) { p.cache.num_blocks = (1 << 26) + 1; }));
+  CHECK(refused([](auto& p) { p.max_blocks = (1 << 26) + 1; }));
   CHECK(refused([](auto& p) { p.workspace_floats--; }));
   CHECK(refused([](auto& p) { p.q_stride = 65; }));
   CHECK(refused([](auto& p) { p.q++; }));

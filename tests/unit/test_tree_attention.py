@@ -366,6 +366,16 @@ WRONG = {
 }
 
 
+def test_nodes_at_the_end_of_32_bits_are_refused_too():
+    base = 2**31 - 10
+    q, cache, zero = torch.zeros(1, 1, 64), torch.zeros(2, 2, 16, 1, 64), ints(0)
+    with pytest.raises(RuntimeError, match=f"sequence 0 uses positions 0 to {base + 64}"):
+        ops.tree_attention(
+            q, cache, ints(0, 1)[None], ints(0, 1), ints(base), zero, ints(base),
+            torch.tensor([-(2**63)]), torch.zeros_like(q), scale=1.0,
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("message", WRONG)
 def test_a_refused_argument_is_named(message, rng):
     q, kv = draw(20, SMALL, torch.float32, rng)
