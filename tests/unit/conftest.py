@@ -4,11 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from specfast import ops
 
 # A build without CUDA kernels has no such tests; test_packaging says where there must be some.
 collect_ignore = [] if ops._C.cuda_images else ["test_cuda_ops.py"]
+
+# How long an example takes says how busy the machine is, not whether it is right.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # The relative error that one value stored in this dtype may bring.
 STORAGE = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8}

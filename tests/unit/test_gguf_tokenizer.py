@@ -153,7 +153,7 @@ def test_demo_encodes_as_transformers_does(demo_path, demo_tokenizer):
     assert demo_tokenizer.eos_token_ids == {theirs.eos_token_id}
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 49151), max_size=60), st.booleans())
 def test_demo_detokenizes_as_tokenizers_decodes(demo_tokenizer, ids, skip):
     detokenizer = demo_tokenizer.detokenizer(skip)

@@ -96,7 +96,7 @@ class BlockMachine(RuleBasedStateMachine):
 
 
 TestBlockMachine = BlockMachine.TestCase
-TestBlockMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBlockMachine.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def test_hits_are_whole_blocks_within_all_but_the_last_token():
