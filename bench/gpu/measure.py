@@ -110,7 +110,7 @@ def time_of(call: Call, copies: int) -> dict[str, Any]:
     except RuntimeError as error:  # what torch does may wait for the device
         torch.cuda.synchronize()
         run, graph = eager(call, copies), False
-        note = str(error).splitlines()[0]
+        note = said_by(error)
     each = [t / copies for t in times(run)]
     result = {"us": 1e6 * statistics.median(each), "least_us": 1e6 * min(each), "graph": graph}
     return result if graph else {**result, "why_no_graph": note}
@@ -155,7 +155,12 @@ def attempt(make: Callable[[], Call], copies: int) -> dict[str, Any]:
     try:
         return time_of(make(), copies)
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"[:300]}
+        return {"error": said_by(error)}
+
+
+def said_by(error: Exception) -> str:
+    """In one line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -170,7 +175,8 @@ def markdown(report: dict[str, Any]) -> str:
     for row in report["rows"]:
         arguments = " ".join(map(str, row["arguments"]))
         if "error" in row:
-            lines.append(f"| {row['op']} | {arguments} | {row['error']} | | | | |")
+            error = row["error"].replace("|", "/")
+            lines.append(f"| {row['op']} | {arguments} | {error} | | | | |")
             continue
         ours, rate = row["ours"], row["flops_per_second"] / 1e12
         lines.append(
@@ -181,6 +187,14 @@ def markdown(report: dict[str, Any]) -> str:
         )
     left = [f"{op} {' '.join(map(str, arguments))}" for op, arguments in report["left_out"]]
     return "\n".join([*lines, "", f"Left out for want of time: {'; '.join(left) or 'nothing'}."])
+
+
+def write(report: dict[str, Any], folder: Path) -> None:
+    """After every case: whatever ends the run, what was measured is there."""
+    report["rows"].sort(key=lambda row: (row["op"], row["arguments"]))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench.json").write_text(json.dumps(report, indent=1) + "\n")
+    (folder / "bench.md").write_text(markdown(report) + "\n")
 
 
 def _us(time: dict[str, Any], ours: dict[str, Any] | None = None) -> str:
@@ -216,12 +230,10 @@ def main() -> int:
         try:
             row = measure(named, report["copy_bandwidth"])
         except Exception as error:  # reported, and the next one measured
-            row = {"op": op.__name__, "arguments": arguments, "error": f"{error}".splitlines()[0]}
+            row = {"op": op.__name__, "arguments": arguments, "error": said_by(error)}
         report["rows"].append(row)
-    report["rows"].sort(key=lambda row: (row["op"], row["arguments"]))
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "bench.json").write_text(json.dumps(report, indent=1) + "\n")
-    (options.out / "bench.md").write_text(markdown(report) + "\n")
+        write(report, options.out)
+    write(report, options.out)
     print(markdown(report))
     return any("error" in row for row in report["rows"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import torch
@@ -27,7 +28,8 @@ TIERS = [tier for tier in ("scalar", "avx2", "avx512") if _available(tier)]
 
 def raw(tensor: Tensor) -> bytes:
     """The tensor's bytes in row-major order, so that NaN equals NaN and 0.0 is not -0.0."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    dense = tensor.cpu().contiguous()
+    return ctypes.string_at(dense.data_ptr(), dense.nbytes)
 
 
 def same_bytes(run: Callable[[], Tensor]) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from tests.unit.sampling_ops import column
 
 
 def i32(values) -> Tensor:
-    return torch.as_tensor(np.asarray(values), dtype=torch.int32)
+    return torch.as_tensor(values, dtype=torch.int32)
 
 
 @dataclass
@@ -29,10 +29,7 @@ class Trees:
         return max(map(len, self.tokens), default=0)
 
     def padded(self, rows: list[list[int]]) -> Tensor:
-        out = np.full((len(rows), self.width), -1, np.int32)
-        for b, row in enumerate(rows):
-            out[b, : len(row)] = row
-        return torch.from_numpy(out)
+        return i32([[*row, *[-1] * (self.width - len(row))] for row in rows]).view(len(rows), -1)
 
     @property
     def lengths(self) -> Tensor:
@@ -41,7 +38,7 @@ class Trees:
     @property
     def row_base(self) -> Tensor:
         """Each root's row where all rows follow each other."""
-        return i32(np.cumsum([0, *(1 + len(t) for t in self.tokens)])[:-1])
+        return i32([*accumulate((1 + len(t) for t in self.tokens), initial=0)][:-1])
 
     def positions(self, roots: list[int]) -> Tensor:
         """Of the token that each row decides."""
