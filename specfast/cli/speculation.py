@@ -27,8 +27,8 @@ class SpeculationOptions:
         str | None,
         option(
             "Who drafts: ngram (prompt lookup), suffix (frequencies of what followed before), "
-            "recycle (what the target found likely before), draft_model or eagle (--spec-model), "
-            "mtp (the target's own blocks), hybrid (suffix with a drafter), or none.",
+            "recycle (what the target found likely before), draft_model, eagle or medusa "
+            "(--spec-model), mtp (the target's own blocks), hybrid (suffix with a drafter), none.",
             panel="Speculation",
             unset="ngram",
         ),
@@ -36,8 +36,8 @@ class SpeculationOptions:
     spec_model: Annotated[
         str | None,
         option(
-            "The model that drafts, for methods that take one: a folder, hub id, .gguf file or "
-            "known name.",
+            "The model or heads that draft, for methods that take some: a folder, hub id, .gguf "
+            "file or known name.",
             *("--spec-model", "--speculative-model"),
             panel="Speculation",
             unset="none",

@@ -24,7 +24,9 @@ from specfast.validation import read_object
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = ["*.json", "*.jinja", "model*.safetensors"]
-_HEAD_FILES = ["*.json", "*.safetensors", "*.bin"]
+_HEAD_FILES = ["*.json", "*.safetensors", "*.bin", "*.pt"]
+_MEDUSA_FILE = "medusa_lm_head.safetensors"
+_PICKLED = ("pytorch_model.bin", "medusa_lm_head.pt")
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +72,11 @@ def head_folder(name: str) -> HeadFolder:
     path = resolve(name, _HEAD_FILES)
     if not path.is_dir():
         raise ValueError(f"{name} is a file; a drafting head is a folder with a config.json.")
-    pickled = path / "pytorch_model.bin"
-    if pickled.exists() and not list(path.glob("*.safetensors")):
-        return HeadFolder(path, TorchCheckpoint(pickled))
+    if (path / _MEDUSA_FILE).exists():
+        return HeadFolder(path, FolderCheckpoint(path, _MEDUSA_FILE))
+    pickled = [path / file for file in _PICKLED if (path / file).exists()]
+    if pickled and not list(path.glob("*.safetensors")):
+        return HeadFolder(path, TorchCheckpoint(pickled[0]))
     return HeadFolder(path, FolderCheckpoint(path))
 
 
@@ -83,6 +87,8 @@ def kind_of(name: str) -> str:
     tensors = head_folder(name).checkpoint.shapes
     if "fc.weight" in tensors:
         return "eagle"
+    if "0.0.linear.weight" in tensors:
+        return "medusa"
     is_decoder = "model.layers.0.input_layernorm.weight" in tensors
     has_blocks = any(n.startswith("model.mtp_layers.") for n in tensors)
     return "mtp" if has_blocks and not is_decoder else "draft_model"

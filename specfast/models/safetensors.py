@@ -18,11 +18,13 @@ _MAP_DTYPES = {"I32": torch.int32, "I64": torch.int64, "BOOL": torch.bool}
 
 
 class FolderCheckpoint:
-    """Tensors of a folder, mapped and not copied. dtype: that of most matrices."""
+    """Tensors of a folder, mapped and not copied. dtype: that of most matrices. single: the file
+    that holds all, where that is known.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, single: str | None = None) -> None:
         self._file_of: dict[str, Any] = {}
-        for path in weight_files(folder):
+        for path in [folder / single] if single else weight_files(folder):
             file = _open(path)
             self._file_of |= dict.fromkeys(file.keys(), file)
         self.shapes: dict[str, tuple[int, ...]] = {}

@@ -54,10 +54,12 @@ class Ranking:
 
     Where there is noise, the confidence is the candidates' share by their perturbed scores, never
     the draft's probability, which knows nothing of the noise. NaN where the logits are no numbers.
+    Not coupled, for point masses under another rule: best by the draft's probability.
     """
 
-    def __init__(self, seqs: Seqs[Sequence], d2t: Tensor | None) -> None:
-        self._temperature = np.array([s.params.temperature for s in seqs], np.float32)
+    def __init__(self, seqs: Seqs[Sequence], d2t: Tensor | None, is_coupled: bool = True) -> None:
+        temperatures = [s.params.temperature if is_coupled else 0.0 for s in seqs]
+        self._temperature = np.array(temperatures, np.float32)
         self._seeds = np.array([s.seed for s in seqs], np.uint64).view(np.int64)
         self._d2t = d2t
 

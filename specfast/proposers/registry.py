@@ -15,6 +15,7 @@ ENTRY_POINTS = "specfast.proposers"
 _BUILT_IN = {
     "draft_model": "specfast.proposers.draft_model:DraftModelProposer",
     "hybrid": "specfast.proposers.hybrid:HybridProposer",
+    "medusa": "specfast.proposers.medusa:MedusaProposer",
     "mtp": "specfast.proposers.mtp:MtpProposer",
     "ngram": "specfast.proposers.ngram:NgramProposer",
     "recycle": "specfast.proposers.recycle:RecycleProposer",

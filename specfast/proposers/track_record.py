@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specfast.proposers.base import Proposal
+
+if TYPE_CHECKING:
+    from specfast.verifier import VerifyResult
+
+logger = logging.getLogger(__name__)
 
 DECAY = 0.98  # of what was seen, a proposal
 FRUITLESS, MAX_REST = 4, 32  # proposals in a row; steps
+ENOUGH_DRAFTS, MIN_FORETOLD = 256, 4  # proposals to judge by; those that must foretell a token
 
 
 @dataclass
@@ -96,3 +108,46 @@ class CostClock:
             rest = time.perf_counter() - self._proposed_at
             self._cost.add(min(self._drafting / rest, 1.0))
         self._drafting = 0.0
+
+
+class FitCheck:
+    """Warns, once, of a trained head that foretells next to nothing: it belongs to another target,
+    or its tensors mean something else. A step counts whether or not its drafts were verified.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._proposal: Proposal | None = None
+        self._num_drafts = self._num_foretold = 0
+
+    def proposed(self, proposal: Proposal) -> None:
+        """What the head says of this step."""
+        self._proposal = proposal
+
+    def observe(self, verified: Proposal, result: VerifyResult) -> None:
+        """What the target said, of the same batch."""
+        own, self._proposal = self._proposal, None
+        if self._num_drafts >= ENOUGH_DRAFTS or own is None:
+            return
+        if not own.num_nodes or len(own.lengths) != len(verified.lengths):
+            return  # whoever was asked, it was not for this batch
+        drafted = (own.lengths > 0) & (result.next_tokens >= 0)
+        is_first = own.parents.numpy() == -1
+        foretold = (is_first & (own.tokens.numpy() == first_said(verified, result)[:, None])).any(1)
+        self._num_drafts += int(drafted.sum())
+        self._num_foretold += int((foretold & drafted.numpy()).sum())
+        if self._num_drafts >= ENOUGH_DRAFTS and self._num_foretold < MIN_FORETOLD:
+            logger.warning(
+                "%s: of %d drafts the target said %d. Check that the head was trained for this "
+                "very target, and that its config.json is its own. The output stays the same.",
+                *(self._what, self._num_drafts, self._num_foretold),
+            )
+
+
+def first_said(verified: Proposal, result: VerifyResult) -> np.ndarray:
+    """The first token that the target decided [B] in a step; -1: none."""
+    said = result.next_tokens.numpy().copy()
+    rows = np.nonzero(result.num_accepted.numpy())[0]
+    if len(rows):
+        said[rows] = verified.tokens.numpy()[rows, result.path.numpy()[rows, 0]]
+    return said

@@ -35,6 +35,7 @@ def options_of(method):
 WAYS = [
     (method, nodes)
     for method in registry._BUILT_IN
+    if method in DRAFTS_OF["tiny"] or "model" not in options_of(method)
     for nodes in (None, 16)
     if nodes is None or "max_tree_nodes" in options_of(method)
 ]

@@ -13,7 +13,9 @@ import torch
 from specfast._host import gumbel_noise
 from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
 from specfast.engine import Engine
+from specfast.models.medusa import MedusaConfig
 from specfast.proposers.base import Needs, Proposal
+from specfast.proposers.medusa import MedusaProposer
 from specfast.proposers.ngram import NgramProposer
 from specfast.proposers.recycle import RecycleProposer
 from specfast.proposers.suffix import SuffixProposer
@@ -111,6 +113,24 @@ def suffix() -> SuffixProposer:
     return SuffixProposer(spec, Target(TableModel(), ToyTokenizer(), config))
 
 
+class TableHeads:
+    """Says what the drafter's table does, one step and two steps on."""
+
+    num_heads, d2t = 2, None
+
+    def logits(self, features, num_heads):
+        first = DRAFT[features[:, 0].long()]
+        return torch.stack([first, torch.logsumexp(first[:, :, None] + DRAFT, 1)])[:num_heads]
+
+
+def medusa() -> MedusaProposer:
+    """Point masses in a tree of fixed shape, by the hidden state of the row before."""
+    spec = SpeculativeConfig("medusa", 2, verification="rejection", max_tree_nodes=5)
+    config = EngineConfig("toy", speculative_config=spec)
+    target = Target(TableModel(), ToyTokenizer(), config)
+    return MedusaProposer(spec, target, (MedusaConfig(2, 1), TableHeads()))
+
+
 REDUCED = torch.tensor([2, 0], dtype=torch.int32)
 PROPOSERS = {
     "chain": lambda: SampledProposer(DRAFT, (1, 1, 1)),
@@ -121,6 +141,7 @@ PROPOSERS = {
     "point masses": Guesses,
     "recycle": recycle,
     "suffix": suffix,
+    "medusa": medusa,
 }
 
 
