@@ -83,7 +83,7 @@ class Engine:
         )
         self.budget = Budget(config.speculative_config)
         self.proposer = proposer
-        self._needs_kv = needs.kv is not None
+        self._needs = needs
         self._guard = Guard(proposer, self.vocab_size, self.budget.switch_off) if proposer else None
         self.runner = ModelRunner(model, cache, needs)
         self.verifier = make_verifier(config.speculative_config)
@@ -193,9 +193,7 @@ class Engine:
         )
 
     def _propose(self, batch: Batch) -> Proposal:
-        """A drafter with a KV cache takes in what is being prefilled, too."""
-        catches_up = self._needs_kv and not batch.decides.all()
-        if self._guard is None or not (batch.draft_limits.any() or catches_up):
+        if self._guard is None or not (batch.draft_limits.any() or self._needs.takes_in(batch)):
             return Proposal.empty(len(batch))
         with self.metrics.timing_proposal():
             return self._guard.propose(batch)

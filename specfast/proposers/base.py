@@ -218,6 +218,10 @@ class Needs:
     scratch_slots: int = 0
     kv: KVShape | None = None
 
+    def takes_in(self, batch: Batch) -> bool:
+        """Whether there is something for its KV cache in a step that drafts nothing: a prefill."""
+        return self.kv is not None and not batch.decides.all()
+
 
 NO_NEEDS = Needs()
 

@@ -20,6 +20,7 @@ from specfast.proposers.draft_kv import DraftKV
 from specfast.proposers.features import FeatureLog
 from specfast.proposers.growing import Grower, Roots, rows_within
 from specfast.proposers.target import Target
+from specfast.proposers.track_record import FitCheck
 from specfast.sequence import Batch
 from specfast.verifier import VerifyResult
 
@@ -48,6 +49,7 @@ class FeatureProposer:
         )
         self._max_rows = target.config.max_num_batched_tokens
         self._log = FeatureLog()
+        self._fit = FitCheck(f"The head {config.model or target.config.model}")
 
     def attach(self, cache: KVCache) -> None:
         self._kv = DraftKV(cache)
@@ -56,8 +58,11 @@ class FeatureProposer:
     def propose(self, batch: Batch) -> Proposal:
         """Trees within the limits; none for a sequence that has yet to catch up."""
         tails = self._tails(batch)
-        if not tails.num_tokens.any():
-            return Proposal.empty(len(batch))
+        proposal = self._drafted(tails) if tails.num_tokens.any() else Proposal.empty(len(batch))
+        self._fit.proposed(proposal)
+        return proposal
+
+    def _drafted(self, tails: Batch) -> Proposal:
         layout = lay_out(
             tails, _tokens_after(tails), tails.draft_limits[:, 0] > 0,
             Proposal.empty(len(tails)), self._kv.cache.block_size,
@@ -81,6 +86,7 @@ class FeatureProposer:
     def observe(self, batch: Batch, proposal: Proposal, forward: object, result: object) -> None:
         """Keeps the hidden states of what was committed until the next proposal."""
         self._log.observe(batch, cast(Forward, forward), cast(VerifyResult, result))
+        self._fit.observe(proposal, cast(VerifyResult, result))
 
     def release(self, seq: Sequence) -> None:
         self._kv.release(seq)

@@ -109,8 +109,7 @@ class HybridProposer:
 
     def _ask_drafter(self, batch: Batch, asks: np.ndarray) -> list[DraftTree]:
         limits = np.where(asks[:, None], batch.draft_limits, 0)
-        catches_up = self.needs.kv is not None and not batch.decides.all()
-        if not (limits.any() or catches_up):
+        if not (limits.any() or self.needs.takes_in(batch)):
             return [DraftTree() for _ in batch.seqs]
         with self._clock.drafting():
             return self._drafter.propose(replace(batch, draft_limits=limits)).to_trees()

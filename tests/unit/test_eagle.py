@@ -13,7 +13,7 @@ import torch
 from specfast.config import EngineConfig, SpeculativeConfig
 from specfast.engine import Engine
 from specfast.models.eagle import _target_layers, load_eagle
-from specfast.proposers import features, growing
+from specfast.proposers import features, growing, track_record
 from specfast.proposers.eagle import EagleProposer
 from specfast.proposers.target import Target
 from tests.unit.eagle_heads import LAYOUTS, H, Oracle, ToyHead, save_head, tensors_of
@@ -24,7 +24,7 @@ from tests.unit.test_draft_model_native import params_of, prompts_of, run
 from tests.unit.test_engine import prompts_of as toy_prompts_of
 from tests.unit.test_engine import run as toy_run
 from tests.unit.tiny_models import BLOCK_SIZE, native, new_cache, oracle, tail_rows
-from tests.unit.toy_model import ToyModel, ToyTokenizer
+from tests.unit.toy_model import NoisyToy, ToyModel, ToyTokenizer
 
 GREEDY = {"temperature": 0.0}
 COUPLED = {"temperature": 1.0, "seed": 5}
@@ -293,3 +293,13 @@ def test_a_method_without_a_model_says_so(target):
     settings = EngineConfig("tiny", speculative_config=spec)
     with pytest.raises(ValueError, match="needs a model"):
         EagleProposer(spec, Target(target, ToyTokenizer(), settings))
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_head_of_another_target_is_told(is_right, eager, monkeypatch, caplog):
+    monkeypatch.setattr(track_record, "ENOUGH_DRAFTS", 20)
+    model = ToyModel()
+    head = ToyHead(model) if is_right else ToyHead(NoisyToy(9.0))
+    toy_run(make_engine(model, head), [[5, 6, 7]], toy_params(GREEDY, 60))
+    warned = "Check that the head was trained for this very target" in caplog.text
+    assert warned != is_right
