@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,103 +12,16 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from specfast.cli.console import err_console, note, write
-from specfast.cli.options import check_counts, grouped, option, set_threads
+from specfast.cli.options import check_counts, grouped, listed, option, set_threads
+from specfast.cli.train_options import CorpusOptions, HeadOptions, LoopOptions, StudentOptions
 
 if TYPE_CHECKING:
-    from specfast.train.draft import DraftResult
+    from specfast.train.acceptance import TrainingResult
+    from specfast.train.corpus_settings import CorpusSettings
 
 _LOG_SECONDS = 20.0
 
 app = typer.Typer(help="Train a drafter on what its target writes.", no_args_is_help=True)
-
-
-@dataclass(frozen=True)
-class CorpusOptions:
-    """What the target writes, and what is measured on."""
-
-    target: Annotated[
-        str, typer.Argument(help="The model to draft for: a folder, hub id, .gguf file or 'demo'.")
-    ]
-    prompts: Annotated[
-        list[Path] | None,
-        option(
-            "Prompts to answer: JSON lines (as for bench), or a text to continue; repeatable.",
-            panel="Corpus",
-            unset="none",
-        ),
-    ] = None
-    evaluation: Annotated[
-        list[Path] | None,
-        option(
-            "Prompts to measure on; what overlaps with them is not trained on; repeatable.",
-            panel="Corpus",
-            unset="some of the training prompts, held out",
-        ),
-    ] = None
-    num_prompts: Annotated[
-        int, option("At most so many of the files', their categories in turn.", panel="Corpus")
-    ] = 2000
-    num_self_prompts: Annotated[
-        int, option("User turns that the target itself samples.", panel="Corpus")
-    ] = 0
-    num_evaluation_prompts: Annotated[
-        int, option("At most so many to measure on, their categories in turn.", panel="Corpus")
-    ] = 96
-    max_prompt_tokens: Annotated[int, option("Longer prompts are left out.", panel="Corpus")] = 256
-    max_answer_tokens: Annotated[int, option("Answers end here.", panel="Corpus")] = 256
-    sampled_share: Annotated[
-        float, option("Share of answers at temperature 1; the rest are greedy.", panel="Corpus")
-    ] = 0.2
-    dtype: Annotated[
-        str, option("The target's type: auto, bfloat16 or float32.", panel="Corpus")
-    ] = "auto"
-    seed: Annotated[int, option("Of prompts, answers and weights.", panel="Corpus")] = 0
-
-
-@dataclass(frozen=True)
-class StudentOptions:
-    """The draft model's shape."""
-
-    hidden_size: Annotated[int, option("Width.", panel="Draft model")] = 192
-    num_layers: Annotated[int, option("Depth.", panel="Draft model")] = 4
-    head_dim: Annotated[int, option("Of an attention head.", panel="Draft model")] = 64
-    num_kv_heads: Annotated[int, option("Heads of K and V.", panel="Draft model")] = 3
-    intermediate_size: Annotated[int, option("Of the MLP.", panel="Draft model")] = 512
-    draft_vocab_size: Annotated[
-        int, option("Tokens it can draft: the commonest; 0 is all.", panel="Draft model")
-    ] = 8192
-    context: Annotated[
-        int, option("Tokens it sees back, however long the text is.", panel="Draft model")
-    ] = 512
-    copying: Annotated[
-        bool,
-        option(
-            "Start with heads that repeat what followed the same two tokens before.",
-            "--copying/--no-copying",
-            panel="Draft model",
-        ),
-    ] = True
-    dropout: Annotated[
-        float, option("Of what each block adds to the stream.", panel="Training")
-    ] = 0.1
-    label_weight: Annotated[
-        float,
-        option(
-            "Weight of the target's very best token beside its probabilities.", panel="Training"
-        ),
-    ] = 0.3
-    batch_size: Annotated[int, option("Answers a step.", panel="Training")] = 12
-    bfloat16: Annotated[
-        bool, option("Multiply in bfloat16.", "--bfloat16/--float32", panel="Training")
-    ] = False
-
-
-@dataclass(frozen=True)
-class LoopOptions:
-    """How long to train, and where."""
-
-    steps: Annotated[int, option("Training steps.", panel="Training")] = 3000
-    learning_rate: Annotated[float, option("Its highest value.", panel="Training")] = 3e-3
 
 
 @app.callback()
@@ -142,20 +54,15 @@ def train_draft(
     """
     from dataclasses import asdict
 
-    from specfast.train.corpus_settings import CorpusSettings
     from specfast.train.draft import DraftSettings
     from specfast.train.draft import train_draft as run
     from specfast.train.loop import LoopSettings
 
     _set_up(device, threads)
     check_counts(writers=writers)
-    values = asdict(corpus)
-    for name in ("prompts", "evaluation"):
-        values[name] = tuple(map(str, values[name] or ()))
-    settings = CorpusSettings(**values)
     with _reporting() as report:
         result = run(
-            settings,
+            _corpus_settings(corpus),
             DraftSettings(**asdict(student)),
             LoopSettings(**asdict(loop)),
             out,
@@ -163,6 +70,55 @@ def train_draft(
             device,
             report,
             writers,
+        )
+    _print(result, out)
+
+
+@app.command("eagle")
+@grouped
+def train_eagle(
+    corpus: CorpusOptions,
+    head: HeadOptions,
+    loop: LoopOptions,
+    out: Annotated[Path, option("The folder to write the head into.")],
+    work: Annotated[
+        Path | None, option("The folder for corpus and checkpoints.", unset="OUT.work")
+    ] = None,
+    feature_cache_gb: Annotated[
+        float, option("Disk for hidden states; what does not fit is computed each time.")
+    ] = 20.0,
+    device: Annotated[str, option("Where the head trains: cpu or cuda.")] = "cpu",
+    threads: Annotated[int | None, option("CPU threads.", unset="one a core")] = None,
+    writers: Annotated[
+        int, option("Processes of one thread that write the corpus; 1: one with all threads.")
+    ] = 1,
+) -> None:
+    """Train an EAGLE-3 head on the target's hidden states.
+
+    The target answers prompts with its own engine. The head learns to continue from its own output.
+    """
+    from dataclasses import asdict
+
+    from specfast.train.eagle import train_eagle as run
+    from specfast.train.eagle_settings import EagleSettings
+    from specfast.train.loop import LoopSettings
+
+    _set_up(device, threads)
+    check_counts(writers=writers)
+    if feature_cache_gb < 0:
+        raise ValueError(f"--feature-cache-gb must not be below 0, not {feature_cache_gb}.")
+    shape = asdict(head) | {"layers": _numbers(head.layers)}
+    with _reporting() as report:
+        result = run(
+            _corpus_settings(corpus),
+            EagleSettings(**shape),
+            LoopSettings(**asdict(loop)),
+            out,
+            work or out.with_name(out.name + ".work"),
+            device,
+            report,
+            writers,
+            int(feature_cache_gb * 2**30),
         )
     _print(result, out)
 
@@ -190,6 +146,25 @@ def train_tiny(
     settings = TinySettings(files, steps=steps, draft_steps=draft_steps, seed=seed)
     with _reporting() as report:
         run(settings, out, work or out.with_name(out.name + ".work"), report)
+
+
+def _corpus_settings(options: CorpusOptions) -> CorpusSettings:
+    from dataclasses import asdict
+
+    from specfast.train.corpus_settings import CorpusSettings
+
+    values = asdict(options)
+    for name in ("prompts", "evaluation"):
+        values[name] = tuple(map(str, values[name] or ()))
+    return CorpusSettings(**values)
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    """The layers of a comma-separated option."""
+    words = listed(text or "")
+    if not all(word.isdigit() for word in words):
+        raise ValueError(f"--layers must be numbers such as 2,15,27, not {text!r}.")
+    return tuple(map(int, words))
 
 
 def _set_up(device: str, threads: int | None) -> None:
@@ -233,7 +208,7 @@ class _Log:
             note(f"{stage}: {done}/{total}, {words}")
 
 
-def _print(result: DraftResult, out: Path) -> None:
+def _print(result: TrainingResult, out: Path) -> None:
     found = result.acceptance
     by_depth = ", ".join(f"{share:.2f}" for share in found.per_position)
     write(

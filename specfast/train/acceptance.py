@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from torch import Tensor
 
+from specfast.data import CHAT
 from specfast.train.batches import collate
+from specfast.train.corpus import Corpus
 from specfast.train.data import Answer
 from specfast.train.student import Student
 
@@ -30,6 +35,34 @@ class Acceptance:
     per_position: tuple[float, ...]
     num_steps: int
     num_tokens: int
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """Held-out acceptance of saved weights: all of it, and by category ("chat": MT-bench's eight
+    together). coverage: share of the target's choices there that the drafter has a row for.
+    """
+
+    acceptance: Acceptance
+    by_category: dict[str, Acceptance]
+    num_parameters: int
+    num_train_tokens: int
+    coverage: float
+
+    def figures(self) -> dict[str, Any]:
+        """For the card."""
+        k = len(self.acceptance.per_position)
+        return {
+            "parameters": self.num_parameters,
+            "target tokens trained on": self.num_train_tokens,
+            "held-out tokens": self.acceptance.num_tokens,
+            "share of them that it can draft": self.coverage,
+            f"acceptance length, k = {k}": self.acceptance.length,
+            "acceptance by position": list(self.acceptance.per_position),
+            "acceptance length by category": {
+                name: found.length for name, found in self.by_category.items()
+            },
+        }
 
 
 @torch.no_grad()
@@ -59,20 +92,58 @@ def matches_of(student: Student, answers: Sequence[Answer]) -> list[np.ndarray]:
 
 
 def acceptance(matches: Sequence[np.ndarray], k: int = K) -> Acceptance:
-    """Steps through every answer as the engine does: accept, add the target's own token, go on."""
-    accepted_at = np.zeros(k, np.int64)
+    """Of drafts that are the same whichever step they are drafted in."""
+    return chain_acceptance(chains_of(matches, k))
+
+
+def chains_of(matches: Sequence[np.ndarray], k: int = K) -> list[np.ndarray]:
+    """What chain_acceptance takes, of such drafts."""
+    padded = (np.concatenate([row, np.zeros(k, bool)]) for row in matches)
+    return [sliding_window_view(row, k)[:-1] for row in padded]
+
+
+def chain_acceptance(chains: Sequence[np.ndarray]) -> Acceptance:
+    """Steps through every answer as the engine does: accept, add the target's own token, go on.
+
+    chains: per answer [N, k] bool: of the step that would begin before token n of those that can
+    be drafted, which drafts would be right; nothing past the answer's end is.
+    """
+    accepted_at = np.zeros(chains[0].shape[1] if chains else 0, np.int64)
     num_steps = num_tokens = 0
-    for row in matches:
+    for rights in chains:
         at = 0
-        while at < len(row):
-            window = row[at : at + k]
-            accepted = window.size if window.all() else int(window.argmin())
+        while at < len(rights):
+            row = rights[at]
+            accepted = row.size if row.all() else int(row.argmin())
             accepted_at[:accepted] += 1
-            emitted = min(accepted + 1, len(row) - at)  # nothing follows the answer's end
+            emitted = min(accepted + 1, len(rights) - at)  # nothing follows the answer's end
             num_steps += 1
             num_tokens += emitted
             at += emitted
     steps = max(1, num_steps)
     return Acceptance(
         num_tokens / steps, tuple((accepted_at / steps).tolist()), num_steps, num_tokens
+    )
+
+
+def by_category(chains: Sequence[np.ndarray], categories: Sequence[str]) -> dict[str, Acceptance]:
+    """chain_acceptance of each category ("chat": MT-bench's eight together)."""
+    groups: dict[str, list[np.ndarray]] = {}
+    for category, rights in zip(categories, chains):
+        for name in (category, *(("chat",) if category in CHAT else ())):
+            groups.setdefault(name, []).append(rights)
+    return {name: chain_acceptance(found) for name, found in sorted(groups.items())}
+
+
+def result_of(
+    chains: Sequence[np.ndarray], corpus: Corpus, row_of: Tensor, num_parameters: int
+) -> TrainingResult:
+    """chains: of corpus.held_out; row_of [V]: each token's row in the drafter's head, or -1."""
+    best = torch.from_numpy(np.concatenate([a.top_ids[:, 0] for a in corpus.held_out])).long()
+    return TrainingResult(
+        chain_acceptance(chains),
+        by_category(chains, corpus.held_out_categories),
+        num_parameters,
+        sum(a.num_answer_tokens for a in corpus.train),
+        float((row_of[best] >= 0).float().mean()),
     )

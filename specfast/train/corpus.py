@@ -16,6 +16,7 @@ from specfast.models.decoder import Model
 from specfast.tokenizer import Tokenizer
 from specfast.train.corpus_settings import CorpusSettings
 from specfast.train.data import Answer
+from specfast.train.feature_source import FeatureSource
 from specfast.train.features import NO_FEATURES, FeatureRequest
 from specfast.train.prompts import (
     Source,
@@ -71,6 +72,20 @@ def write_corpus(
         train, held_out = _split(train, prompts)
     categories = [prompts[a.index].category for a in held_out]
     return Corpus(train, held_out, categories, _ANSWERS, _EVALUATION if evaluation else _ANSWERS)
+
+
+def feature_sources(
+    model: Model, tokenizer: Tokenizer, corpus: Corpus, work: Path, kept: FeatureRequest
+) -> tuple[FeatureSource, FeatureSource]:
+    """Hidden states of the answers to train on, and of those held out, which are stored first: so
+    both keep to what there is room for.
+    """
+    held_out = FeatureSource(model, tokenizer, kept, work / corpus.held_out_folder)
+    if corpus.held_out_folder == corpus.train_folder:
+        return held_out, held_out
+    for answer in corpus.held_out:
+        held_out.of([answer])
+    return FeatureSource(model, tokenizer, kept, work / corpus.train_folder), held_out
 
 
 def in_turn(sources: Sequence[Source], limit: int, seed: int) -> list[Source]:

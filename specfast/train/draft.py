@@ -7,14 +7,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from specfast.data import CHAT
 from specfast.models.config import ModelConfig
 from specfast.models.loader import load, resolve
-from specfast.train.acceptance import Acceptance, acceptance, matches_of
+from specfast.train.acceptance import (
+    TrainingResult,
+    acceptance,
+    chains_of,
+    matches_of,
+    result_of,
+)
 from specfast.train.batches import Batch, Batches
 from specfast.train.card import Card, copy_tokenizer, save_folder, without_folders
 from specfast.train.corpus import Corpus, write_corpus
@@ -63,19 +67,6 @@ class DraftSettings:
         )
 
 
-@dataclass(frozen=True)
-class DraftResult:
-    """Held-out acceptance of the saved weights: all of it, and by category ("chat": MT-bench's
-    eight together). coverage: share of the target's choices there that the draft has a row for.
-    """
-
-    acceptance: Acceptance
-    by_category: dict[str, Acceptance]
-    num_parameters: int
-    num_train_tokens: int
-    coverage: float
-
-
 def train_draft(
     corpus_settings: CorpusSettings,
     settings: DraftSettings,
@@ -85,7 +76,7 @@ def train_draft(
     device: str,
     report: Report,
     num_writers: int = 1,
-) -> DraftResult:
+) -> TrainingResult:
     """Writes the corpus, trains, measures, and saves a folder that draft_model loads.
 
     Goes on from what `work` holds. ValueError, before anything is written, for what could not end
@@ -174,24 +165,16 @@ def distillation_loss(
     return -((p * (rows >= 0)) * log_q.gather(1, rows.clamp(min=0))).sum(1).mean()
 
 
-def measure(student: Student, corpus: Corpus) -> DraftResult:
+def measure(student: Student, corpus: Corpus) -> TrainingResult:
     """Held-out acceptance with the weights as they are saved, in bfloat16."""
     state = {k: _rounded(v) for k, v in student.state_dict().items()}
     rounded = Student(student.config, state.get("d2t"), state.get("t2d"))
     rounded.load_state_dict(state)
-    matches = matches_of(rounded, corpus.held_out)
-    groups: dict[str, list[np.ndarray]] = {}
-    for category, row in zip(corpus.held_out_categories, matches):
-        for name in (category, *(("chat",) if category in CHAT else ())):
-            groups.setdefault(name, []).append(row)
-    tokens = np.concatenate([a.top_ids[:, 0] for a in corpus.held_out])
-    row_of = rows_of_tokens(rounded.d2t, student.config.vocab_size)
-    return DraftResult(
-        acceptance(matches),
-        {name: acceptance(found) for name, found in sorted(groups.items())},
+    return result_of(
+        chains_of(matches_of(rounded, corpus.held_out)),
+        corpus,
+        rows_of_tokens(rounded.d2t, student.config.vocab_size),
         sum(p.numel() for p in rounded.parameters()),
-        sum(a.num_answer_tokens for a in corpus.train),
-        float((row_of[torch.from_numpy(tokens).long()] >= 0).float().mean()),
     )
 
 
@@ -200,11 +183,9 @@ def _rounded(tensor: Tensor) -> Tensor:
     return cpu.bfloat16().float() if cpu.is_floating_point() else cpu
 
 
-def _card(recipe: dict[str, dict[str, Any]], result: DraftResult) -> Card:
+def _card(recipe: dict[str, dict[str, Any]], result: TrainingResult) -> Card:
     recipe = {name: without_folders(settings) for name, settings in recipe.items()}
     target = recipe["corpus"]["target"]
-    k = len(result.acceptance.per_position)
-    lengths = {name: found.length for name, found in result.by_category.items()}
     return Card(
         title=f"Draft model for {target}",
         summary=(
@@ -215,15 +196,7 @@ def _card(recipe: dict[str, dict[str, Any]], result: DraftResult) -> Card:
         ),
         command=f"specfast train draft {target} --out ...",
         recipe=recipe,
-        figures={
-            "parameters": result.num_parameters,
-            "target tokens trained on": result.num_train_tokens,
-            "held-out tokens": result.acceptance.num_tokens,
-            "share of them that it can draft": result.coverage,
-            f"acceptance length, k = {k}": result.acceptance.length,
-            "acceptance by position": list(result.acceptance.per_position),
-            "acceptance length by category": lengths,
-        },
+        figures=result.figures(),
     )
 
 

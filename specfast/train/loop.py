@@ -17,7 +17,8 @@ from torch import Tensor, nn
 @dataclass(frozen=True)
 class LoopSettings:
     """How long and how fast. The rate rises over `warmup` steps, stays, and falls to 0 over the
-    last `decay` (a share of the steps). Muon trains the layers' matrices, AdamW the rest.
+    last `decay` (a share of the steps). Muon trains the matrices within, AdamW vectors, embeddings
+    and heads.
     """
 
     steps: int
@@ -39,13 +40,15 @@ class LoopSettings:
         return min(1.0, (step + 1) / max(1, self.warmup), left)
 
 
+_OUTER = ("embed_tokens.weight", "head.weight")  # matrices with a row a token
+
 Loss = Callable[[int], Tensor]  # of step s, differentiable: a function of s alone
 
 
 def optimisers(module: nn.Module, settings: LoopSettings) -> list[torch.optim.Optimizer]:
     """Muon's rate is on AdamW's scale (its updates are given AdamW's usual size)."""
     named = dict(module.named_parameters())
-    inner = [p for n, p in named.items() if p.ndim == 2 and "layers." in n]
+    inner = [p for n, p in named.items() if p.ndim == 2 and not n.endswith(_OUTER)]
     inner_ids = set(map(id, inner))
     outer = [p for p in named.values() if id(p) not in inner_ids]
     rate, weight_decay = settings.learning_rate, settings.weight_decay

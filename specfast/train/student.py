@@ -29,6 +29,11 @@ class Rotary(nn.Module):
         turned = x * self.cos[:length] + x.roll(x.shape[-1] // 2, -1) * self.sin[:length]
         return turned.to(x.dtype)
 
+    def at(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Turns x [..., heads, D] by positions [...]."""
+        cos, sin = self.cos[positions].unsqueeze(-2), self.sin[positions].unsqueeze(-2)
+        return (x * cos + x.roll(x.shape[-1] // 2, -1) * sin).to(x.dtype)
+
 
 class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:

@@ -17,9 +17,10 @@ from torch.nn import functional
 
 from specfast.models.config import ModelConfig
 from specfast.tokenizer import Tokenizer
+from specfast.train.acceptance import TrainingResult
 from specfast.train.card import Card, save_folder, without_folders
 from specfast.train.corpus_settings import CorpusSettings
-from specfast.train.draft import DraftResult, DraftSettings, train_draft
+from specfast.train.draft import DraftSettings, train_draft
 from specfast.train.loop import LoopSettings, train
 from specfast.train.mtp import MtpStudent
 from specfast.train.student import llama_config
@@ -223,7 +224,7 @@ def _target_card(recipe: dict[str, dict[str, Any]], figures: dict[str, Any]) -> 
 
 def _train_draft(
     settings: TinySettings, shape: DraftSettings, name: str, out: Path, work: Path, report: Report
-) -> DraftResult:
+) -> TrainingResult:
     corpus = CorpusSettings(
         target=str(out / "target"),
         prompts=settings.text,

@@ -33,7 +33,8 @@ LAYERS = [
     train.data
     train.feature_source train.reduction train.writers
     train.batches
-    train.acceptance train.corpus
+    train.corpus
+    train.acceptance
     train tune
     cli server __main__
     """.strip().splitlines()

@@ -1,0 +1,154 @@
+"""Options of specfast train: a dataclass a group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specfast.cli.options import option
+
+
+@dataclass(frozen=True)
+class CorpusOptions:
+    """What the target writes, and what is measured on."""
+
+    target: Annotated[
+        str, typer.Argument(help="The model to draft for: a folder, hub id, .gguf file or 'demo'.")
+    ]
+    prompts: Annotated[
+        list[Path] | None,
+        option(
+            "Prompts to answer: JSON lines (as for bench), or a text to continue; repeatable.",
+            panel="Corpus",
+            unset="none",
+        ),
+    ] = None
+    evaluation: Annotated[
+        list[Path] | None,
+        option(
+            "Prompts to measure on; what overlaps with them is not trained on; repeatable.",
+            panel="Corpus",
+            unset="some of the training prompts, held out",
+        ),
+    ] = None
+    num_prompts: Annotated[
+        int, option("At most so many of the files', their categories in turn.", panel="Corpus")
+    ] = 2000
+    num_self_prompts: Annotated[
+        int, option("User turns that the target itself samples.", panel="Corpus")
+    ] = 0
+    num_evaluation_prompts: Annotated[
+        int, option("At most so many to measure on, their categories in turn.", panel="Corpus")
+    ] = 96
+    max_prompt_tokens: Annotated[int, option("Longer prompts are left out.", panel="Corpus")] = 256
+    max_answer_tokens: Annotated[int, option("Answers end here.", panel="Corpus")] = 256
+    sampled_share: Annotated[
+        float, option("Share of answers at temperature 1; the rest are greedy.", panel="Corpus")
+    ] = 0.2
+    dtype: Annotated[
+        str, option("The target's type: auto, bfloat16 or float32.", panel="Corpus")
+    ] = "auto"
+    seed: Annotated[int, option("Of prompts, answers and weights.", panel="Corpus")] = 0
+
+
+@dataclass(frozen=True)
+class StudentOptions:
+    """The draft model's shape."""
+
+    hidden_size: Annotated[int, option("Width.", panel="Draft model")] = 192
+    num_layers: Annotated[int, option("Depth.", panel="Draft model")] = 4
+    head_dim: Annotated[int, option("Of an attention head.", panel="Draft model")] = 64
+    num_kv_heads: Annotated[int, option("Heads of K and V.", panel="Draft model")] = 3
+    intermediate_size: Annotated[int, option("Of the MLP.", panel="Draft model")] = 512
+    draft_vocab_size: Annotated[
+        int, option("Tokens it can draft: the commonest; 0 is all.", panel="Draft model")
+    ] = 8192
+    context: Annotated[
+        int, option("Tokens it sees back, however long the text is.", panel="Draft model")
+    ] = 512
+    copying: Annotated[
+        bool,
+        option(
+            "Start with heads that repeat what followed the same two tokens before.",
+            "--copying/--no-copying",
+            panel="Draft model",
+        ),
+    ] = True
+    dropout: Annotated[
+        float, option("Of what each block adds to the stream.", panel="Training")
+    ] = 0.1
+    label_weight: Annotated[
+        float,
+        option(
+            "Weight of the target's very best token beside its probabilities.", panel="Training"
+        ),
+    ] = 0.3
+    batch_size: Annotated[int, option("Answers a step.", panel="Training")] = 12
+    bfloat16: Annotated[
+        bool, option("Multiply in bfloat16.", "--bfloat16/--float32", panel="Training")
+    ] = False
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """An EAGLE-3 head's shape, and how it learns."""
+
+    layers: Annotated[
+        str | None,
+        option(
+            "The target's hidden states that it reads, such as 2,15,27.",
+            panel="Head",
+            unset="a low, a middle and a high one",
+        ),
+    ] = None
+    intermediate_size: Annotated[int, option("Of the MLP; 0: the target's.", panel="Head")] = 0
+    num_kv_heads: Annotated[int, option("Heads of K and V; 0: the target's.", panel="Head")] = 0
+    draft_vocab_size: Annotated[
+        int, option("Tokens it can draft: the commonest; 0 is all.", panel="Head")
+    ] = 8192
+    own_head: Annotated[
+        bool,
+        option("Learn the rows of these tokens too.", "--own-head/--shared-head", panel="Head"),
+    ] = False
+    norm_before_residual: Annotated[
+        bool,
+        option(
+            "Add the layer's output to the normed feature.",
+            "--norm-before-residual/--plain-residual",
+            panel="Head",
+        ),
+    ] = False
+    norm_output: Annotated[
+        bool,
+        option("Feed back the normed output.", "--norm-output/--plain-output", panel="Head"),
+    ] = False
+    unroll: Annotated[
+        int, option("Tokens drafted from each position in training.", panel="Training")
+    ] = 5
+    context: Annotated[
+        int, option("Texts that are longer lose their beginning.", panel="Training")
+    ] = 2048
+    label_weight: Annotated[
+        float,
+        option(
+            "Weight of the target's very best token beside its probabilities.", panel="Training"
+        ),
+    ] = 0.3
+    dropout: Annotated[
+        float, option("Of what each block adds to the stream.", panel="Training")
+    ] = 0.0
+    batch_size: Annotated[int, option("Answers a step.", panel="Training")] = 8
+    bfloat16: Annotated[
+        bool, option("Multiply in bfloat16.", "--bfloat16/--float32", panel="Training")
+    ] = False
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """How long to train, and where."""
+
+    steps: Annotated[int, option("Training steps.", panel="Training")] = 3000
+    learning_rate: Annotated[float, option("Its highest value.", panel="Training")] = 3e-3
