@@ -13,7 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from specfast.cli.console import err_console, note, write
 from specfast.cli.options import check_counts, grouped, listed, option, set_threads
-from specfast.cli.train_options import CorpusOptions, HeadOptions, LoopOptions, StudentOptions
+from specfast.cli.train_options import (
+    CorpusOptions,
+    HeadOptions,
+    LoopOptions,
+    MedusaOptions,
+    StudentOptions,
+)
 
 if TYPE_CHECKING:
     from specfast.train.acceptance import TrainingResult
@@ -112,6 +118,55 @@ def train_eagle(
         result = run(
             _corpus_settings(corpus),
             EagleSettings(**shape),
+            LoopSettings(**asdict(loop)),
+            out,
+            work or out.with_name(out.name + ".work"),
+            device,
+            report,
+            writers,
+            int(feature_cache_gb * 2**30),
+        )
+    _print(result, out)
+
+
+@app.command("medusa")
+@grouped
+def train_medusa(
+    corpus: CorpusOptions,
+    heads: MedusaOptions,
+    loop: LoopOptions,
+    out: Annotated[Path, option("The folder to write the heads into.")],
+    work: Annotated[
+        Path | None, option("The folder for corpus and checkpoints.", unset="OUT.work")
+    ] = None,
+    feature_cache_gb: Annotated[
+        float, option("Disk for hidden states; what does not fit is computed each time.")
+    ] = 20.0,
+    device: Annotated[str, option("Where the heads train: cpu or cuda.")] = "cpu",
+    threads: Annotated[int | None, option("CPU threads.", unset="one a core")] = None,
+    writers: Annotated[
+        int, option("Processes of one thread that write the corpus; 1: one with all threads.")
+    ] = 1,
+) -> None:
+    """Train Medusa heads on the target's last hidden state.
+
+    The target answers prompts with its own engine. How often each head's candidates are right is
+    measured in the end, and makes the tree.
+    """
+    from dataclasses import asdict
+
+    from specfast.train.loop import LoopSettings
+    from specfast.train.medusa import MedusaSettings
+    from specfast.train.medusa import train_medusa as run
+
+    _set_up(device, threads)
+    check_counts(writers=writers)
+    if feature_cache_gb < 0:
+        raise ValueError(f"--feature-cache-gb must not be below 0, not {feature_cache_gb}.")
+    with _reporting() as report:
+        result = run(
+            _corpus_settings(corpus),
+            MedusaSettings(**asdict(heads)),
             LoopSettings(**asdict(loop)),
             out,
             work or out.with_name(out.name + ".work"),

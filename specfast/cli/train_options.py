@@ -147,6 +147,30 @@ class HeadOptions:
 
 
 @dataclass(frozen=True)
+class MedusaOptions:
+    """The heads' shape, and how they learn."""
+
+    num_heads: Annotated[int, option("Heads, one a draft's depth.", panel="Heads")] = 4
+    num_layers: Annotated[int, option("Residual blocks of each.", panel="Heads")] = 1
+    draft_vocab_size: Annotated[
+        int, option("Tokens they can draft: the commonest; 0 is all.", panel="Heads")
+    ] = 8192
+    context: Annotated[
+        int, option("Texts that are longer lose their beginning.", panel="Training")
+    ] = 2048
+    label_weight: Annotated[
+        float,
+        option(
+            "Weight of the target's very best token beside its probabilities.", panel="Training"
+        ),
+    ] = 0.3
+    batch_size: Annotated[int, option("Answers a step.", panel="Training")] = 8
+    bfloat16: Annotated[
+        bool, option("Multiply in bfloat16.", "--bfloat16/--float32", panel="Training")
+    ] = False
+
+
+@dataclass(frozen=True)
 class LoopOptions:
     """How long to train, and where."""
 
