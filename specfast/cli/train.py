@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from specfast.cli.console import err_console, note, write
 from specfast.cli.options import check_counts, grouped, listed, option, set_threads
 from specfast.cli.train_options import (
+    BlockOptions,
     CorpusOptions,
     HeadOptions,
     LoopOptions,
@@ -167,6 +168,54 @@ def train_medusa(
         result = run(
             _corpus_settings(corpus),
             MedusaSettings(**asdict(heads)),
+            LoopSettings(**asdict(loop)),
+            out,
+            work or out.with_name(out.name + ".work"),
+            device,
+            report,
+            writers,
+            int(feature_cache_gb * 2**30),
+        )
+    _print(result, out)
+
+
+@app.command("mtp")
+@grouped
+def train_mtp(
+    corpus: CorpusOptions,
+    block: BlockOptions,
+    loop: LoopOptions,
+    out: Annotated[Path, option("The folder to write the block into.")],
+    work: Annotated[
+        Path | None, option("The folder for corpus and checkpoints.", unset="OUT.work")
+    ] = None,
+    feature_cache_gb: Annotated[
+        float, option("Disk for hidden states; what does not fit is computed each time.")
+    ] = 20.0,
+    device: Annotated[str, option("Where the block trains: cpu or cuda.")] = "cpu",
+    threads: Annotated[int | None, option("CPU threads.", unset="one a core")] = None,
+    writers: Annotated[
+        int, option("Processes of one thread that write the corpus; 1: one with all threads.")
+    ] = 1,
+) -> None:
+    """Train a block of multi-token prediction to go on from its own output.
+
+    It begins as the target's own block, where the target has one.
+    """
+    from dataclasses import asdict
+
+    from specfast.train.loop import LoopSettings
+    from specfast.train.mtp_tune import MtpSettings
+    from specfast.train.mtp_tune import train_mtp as run
+
+    _set_up(device, threads)
+    check_counts(writers=writers)
+    if feature_cache_gb < 0:
+        raise ValueError(f"--feature-cache-gb must not be below 0, not {feature_cache_gb}.")
+    with _reporting() as report:
+        result = run(
+            _corpus_settings(corpus),
+            MtpSettings(**asdict(block)),
             LoopSettings(**asdict(loop)),
             out,
             work or out.with_name(out.name + ".work"),

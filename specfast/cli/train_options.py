@@ -171,6 +171,31 @@ class MedusaOptions:
 
 
 @dataclass(frozen=True)
+class BlockOptions:
+    """How an MTP block learns."""
+
+    unroll: Annotated[
+        int, option("Tokens drafted from each position in training.", panel="Training")
+    ] = 4
+    context: Annotated[
+        int, option("Texts that are longer lose their beginning.", panel="Training")
+    ] = 2048
+    label_weight: Annotated[
+        float,
+        option(
+            "Weight of the target's very best token beside its probabilities.", panel="Training"
+        ),
+    ] = 0.3
+    dropout: Annotated[
+        float, option("Of what each block adds to the stream.", panel="Training")
+    ] = 0.0
+    batch_size: Annotated[int, option("Answers a step.", panel="Training")] = 8
+    bfloat16: Annotated[
+        bool, option("Multiply in bfloat16.", "--bfloat16/--float32", panel="Training")
+    ] = False
+
+
+@dataclass(frozen=True)
 class LoopOptions:
     """How long to train, and where."""
 

@@ -12,7 +12,7 @@ from specfast import cli
 from specfast.models.config import ModelConfig
 from specfast.models.loader import load
 from specfast.models.rope import Rope
-from specfast.train import eagle
+from specfast.train import head_run
 from specfast.train.acceptance import acceptance, chain_acceptance, chains_of
 from specfast.train.data import AnswerStore
 from specfast.train.eagle_folder import rope_json
@@ -157,7 +157,7 @@ def test_a_killed_command_goes_on_to_the_same_weights(tmp_path, monkeypatch):
     whole.mkdir()
     cut.mkdir()
     assert cli.run(command(whole, *more)) == 0
-    look = eagle._Run._on_step
+    look = head_run.HeadRun._on_step
 
     def kill(self, step, loss):
         look(self, step, loss)
@@ -165,7 +165,7 @@ def test_a_killed_command_goes_on_to_the_same_weights(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(eagle._Run, "_on_step", kill)
+        patched.setattr(head_run.HeadRun, "_on_step", kill)
         clock = itertools.count(step=100)  # so that every step is saved
         patched.setattr("specfast.train.loop.time.monotonic", lambda: next(clock))
         assert cli.run(command(cut, *more)) == 130
