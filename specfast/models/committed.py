@@ -10,10 +10,16 @@ FOLDERS = {
     "tiny": DATA / "tiny" / "target",
     "tiny-draft-s": DATA / "tiny" / "draft-s",
     "tiny-draft-m": DATA / "tiny" / "draft-m",
+    "tiny-medusa": DATA / "tiny" / "medusa",
 }
 
 # What drafts for each target, by method; None: nothing that would have to be named.
 DRAFTS_OF: dict[str, dict[str, str | None]] = {
     "demo": {"draft_model": "demo-draft", "hybrid": "demo-draft"},
-    "tiny": {"draft_model": "tiny-draft-m", "hybrid": "tiny-draft-m", "mtp": None},
+    "tiny": {
+        "draft_model": "tiny-draft-m",
+        "hybrid": "tiny-draft-m",
+        "medusa": "tiny-medusa",
+        "mtp": None,
+    },
 }

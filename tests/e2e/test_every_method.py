@@ -59,7 +59,8 @@ def test_same_bytes_with_drafts_accepted(method, nodes, plain, caplog, monkeypat
         assert answers(llm, params) == plain[name]
     stats = llm.stats()
     assert stats.num_accepted_tokens > 0.05 * stats.num_draft_tokens > 0
-    assert max(depths) == 4, "as deep as it may"
+    fixed = method == "medusa" and nodes  # the best tree of so many nodes may be flatter
+    assert max(depths) >= 3 if fixed else max(depths) == 4, "as deep as it may"
     llm.engine.check_integrity()
     assert "goes on without drafts" not in caplog.text
     assert not list(held_by(llm.engine)), "of sequences that are gone"
