@@ -7,6 +7,7 @@ from pathlib import Path
 DATA = Path(__file__).parents[1] / "data"
 FOLDERS = {
     "demo-draft": DATA / "demo-draft",
+    "demo-eagle": DATA / "demo-eagle",
     "tiny": DATA / "tiny" / "target",
     "tiny-draft-s": DATA / "tiny" / "draft-s",
     "tiny-draft-m": DATA / "tiny" / "draft-m",
@@ -15,7 +16,7 @@ FOLDERS = {
 
 # What drafts for each target, by method; None: nothing that would have to be named.
 DRAFTS_OF: dict[str, dict[str, str | None]] = {
-    "demo": {"draft_model": "demo-draft", "hybrid": "demo-draft"},
+    "demo": {"draft_model": "demo-draft", "eagle": "demo-eagle", "hybrid": "demo-draft"},
     "tiny": {
         "draft_model": "tiny-draft-m",
         "hybrid": "tiny-draft-m",

@@ -14,6 +14,7 @@ ENTRY_POINTS = "specfast.proposers"
 
 _BUILT_IN = {
     "draft_model": "specfast.proposers.draft_model:DraftModelProposer",
+    "eagle": "specfast.proposers.eagle:EagleProposer",
     "hybrid": "specfast.proposers.hybrid:HybridProposer",
     "medusa": "specfast.proposers.medusa:MedusaProposer",
     "mtp": "specfast.proposers.mtp:MtpProposer",
