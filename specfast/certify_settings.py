@@ -21,6 +21,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     ],
     "recycle": [{}, {"max_tree_nodes": 24}],
     "draft_model": [{}, {"max_tree_nodes": 16}],
+    "eagle": [{}, {"max_tree_nodes": 16}],
     "medusa": [{}, {"max_tree_nodes": 16}],
     "mtp": [{}, {"max_tree_nodes": 16}],
     "hybrid": [{"max_tree_nodes": 16}],

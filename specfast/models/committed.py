@@ -11,6 +11,7 @@ FOLDERS = {
     "tiny": DATA / "tiny" / "target",
     "tiny-draft-s": DATA / "tiny" / "draft-s",
     "tiny-draft-m": DATA / "tiny" / "draft-m",
+    "tiny-eagle": DATA / "tiny" / "eagle",
     "tiny-medusa": DATA / "tiny" / "medusa",
 }
 
@@ -19,6 +20,7 @@ DRAFTS_OF: dict[str, dict[str, str | None]] = {
     "demo": {"draft_model": "demo-draft", "eagle": "demo-eagle", "hybrid": "demo-draft"},
     "tiny": {
         "draft_model": "tiny-draft-m",
+        "eagle": "tiny-eagle",
         "hybrid": "tiny-draft-m",
         "medusa": "tiny-medusa",
         "mtp": None,

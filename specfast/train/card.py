@@ -12,7 +12,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-CARD, RECIPE = "README.md", "training.json"
+CARD, RECIPE, WEIGHTS = "README.md", "training.json", "model.safetensors"
 _FILES = ("prompts", "evaluation", "text")
 _TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
@@ -45,7 +45,7 @@ def save_folder(
 ) -> None:
     """A Hugging Face folder: model.safetensors, config.json, the card and its recipe as JSON."""
     out.mkdir(parents=True, exist_ok=True)
-    weights = out / "model.safetensors"
+    weights = out / WEIGHTS
     save_file(dict(tensors), weights, metadata={"format": "pt"})
     weights.chmod(0o644)  # what save_file makes is the owner's alone
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")

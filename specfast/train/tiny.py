@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 import torch
+from safetensors.torch import load_file
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn import functional
@@ -18,11 +19,12 @@ from torch.nn import functional
 from specfast.models.config import ModelConfig
 from specfast.tokenizer import Tokenizer
 from specfast.train.acceptance import TrainingResult
-from specfast.train.card import Card, save_folder, without_folders
+from specfast.train.card import RECIPE, WEIGHTS, Card, save_folder, without_folders
 from specfast.train.corpus_settings import CorpusSettings
 from specfast.train.draft import DraftSettings, train_draft
 from specfast.train.loop import LoopSettings, train
 from specfast.train.mtp import MtpStudent
+from specfast.train.mtp_tune import MtpSettings, train_mtp
 from specfast.train.student import llama_config
 from specfast.train.writers import Report
 from specfast.validation import read_text
@@ -62,7 +64,8 @@ DRAFTS = {
 @dataclass(frozen=True)
 class TinySettings:
     """text: files of plain text, and JSON lines with questions and answers. window: tokens of one
-    training text of the target; steps: of the target; draft_steps: of each draft.
+    training text of the target; steps: of the target; block_steps: of its MTP block, afterwards, on
+    its own output; draft_steps: of each draft.
     """
 
     text: tuple[str, ...]
@@ -74,6 +77,7 @@ class TinySettings:
     window: int = 256
     batch_size: int = 8
     steps: int = 700
+    block_steps: int = 500
     draft_steps: int = 300
     num_prompts: int = 1000
     mtp_weight: float = 0.3
@@ -89,6 +93,12 @@ def train_tiny(settings: TinySettings, out: Path, work: Path, report: Report) ->
     save_tokenizer(train_tokenizer(documents, settings.vocab_size), target)
     tokens = encode_documents(documents, Tokenizer.from_folder(target))
     _train_target(settings, tokens, target, work, report)
+    block = work / "block"
+    result = train_mtp(
+        _corpus(settings, out), MtpSettings(), LoopSettings(settings.block_steps, 2e-3), block,
+        work, "cpu", report,
+    )  # fmt: skip
+    put_block(target, block, result)
     for name, shape in DRAFTS.items():
         _train_draft(settings, shape, name, out, work, report)
 
@@ -192,7 +202,7 @@ def _train_target(
 
 def _of_target(settings: TinySettings) -> dict[str, Any]:
     """What the target depends on, beside the loop."""
-    drafts = ("draft_steps", "num_prompts", "steps", "learning_rate")
+    drafts = ("block_steps", "draft_steps", "num_prompts", "steps", "learning_rate")
     return {key: value for key, value in asdict(settings).items() if key not in drafts}
 
 
@@ -222,10 +232,18 @@ def _target_card(recipe: dict[str, dict[str, Any]], figures: dict[str, Any]) -> 
     )
 
 
-def _train_draft(
-    settings: TinySettings, shape: DraftSettings, name: str, out: Path, work: Path, report: Report
-) -> TrainingResult:
-    corpus = CorpusSettings(
+def put_block(target: Path, block: Path, result: TrainingResult) -> None:
+    """Puts a block that was trained further into its target's folder, which tells of it."""
+    tensors = load_file(target / WEIGHTS) | load_file(block / WEIGHTS)
+    config = json.loads((target / "config.json").read_text("utf-8"))
+    own, more = (json.loads((f / RECIPE).read_text("utf-8")) for f in (target, block))
+    recipe = own["recipe"] | {"mtp": more["recipe"]["mtp"], "mtp loop": more["recipe"]["loop"]}
+    length = {"acceptance length of the MTP block, k = 5": result.acceptance.length}
+    save_folder(target, tensors, config, _target_card(recipe, own["figures"] | length))
+
+
+def _corpus(settings: TinySettings, out: Path) -> CorpusSettings:
+    return CorpusSettings(
         target=str(out / "target"),
         prompts=settings.text,
         num_prompts=settings.num_prompts,
@@ -234,5 +252,10 @@ def _train_draft(
         sampled_share=0.5,
         seed=settings.seed,
     )
+
+
+def _train_draft(
+    settings: TinySettings, shape: DraftSettings, name: str, out: Path, work: Path, report: Report
+) -> TrainingResult:
     loop = LoopSettings(settings.draft_steps, settings.learning_rate, _WEIGHT_DECAY)
-    return train_draft(corpus, shape, loop, out / name, work, "cpu", report)
+    return train_draft(_corpus(settings, out), shape, loop, out / name, work, "cpu", report)

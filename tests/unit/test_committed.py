@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 MB = 10**6
 WEIGHTS = ("*.safetensors", "*.gguf", "*.bin", "*.pt", "*.npz")
 DRAFTS = ("demo-draft", "tiny-draft-s", "tiny-draft-m")
-HEADS = ("tiny-medusa",)
+EAGLES = ("demo-eagle", "tiny-eagle")
+MEDUSAS = ("tiny-medusa",)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -30,7 +31,9 @@ def test_all_weights_are_small():
     folders = [ROOT / name for name in ("specfast", "tests", "bench", "docs")]
     assert 0 < size_of([p for f in folders for p in weight_files(f)]) <= 40 * MB
     assert size_of(weight_files(DATA / "demo-draft")) <= 14 * MB
-    assert size_of(weight_files(DATA / "tiny")) <= 7 * MB
+    assert size_of(weight_files(DATA / "demo-eagle")) <= 14 * MB
+    assert size_of(weight_files(DATA / "tiny")) <= 8 * MB
+    assert sum(size_of(weight_files(FOLDERS[n])) for n in ("tiny-eagle", "tiny-medusa")) <= 2 * MB
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -47,7 +50,10 @@ def test_recipe_card_and_figures_lie_beside(name):
     if name in DRAFTS:
         assert recipe["figures"]["acceptance length, k = 4"] > 1.3
         assert groups["corpus"]["prompts"]
-    if name in HEADS:
+    if name in EAGLES:
+        assert recipe["figures"]["acceptance length, k = 5"] > 2
+        assert groups["corpus"]["prompts"]
+    if name in MEDUSAS:
         assert recipe["figures"]["acceptance length, tree of 16"] > 1.6
         assert groups["corpus"]["prompts"]
 
@@ -67,7 +73,7 @@ def sum_of_parameters(folder: Path) -> int:
 
 
 def test_the_family_shares_one_tokenizer():
-    with_one = (n for n in FOLDERS if n.startswith("tiny") and n not in HEADS)
+    with_one = (n for n in FOLDERS if n.startswith("tiny") and n not in (*EAGLES, *MEDUSAS))
     texts = {(FOLDERS[n] / "tokenizer.json").read_text() for n in with_one}
     assert len(texts) == 1
     tokenizer = Tokenizer.from_folder(FOLDERS["tiny"])

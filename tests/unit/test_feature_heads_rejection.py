@@ -18,7 +18,6 @@ from tests.unit.test_draft_model_rejection import CONFIG, noisy
 from tests.unit.test_generation_law import V, joint_law, p_value, transition_law
 from tests.unit.toy_model import NoisyToy, ToyModel, ToyTokenizer
 
-
 LENGTH, SAMPLES = 5, 3000  # the first token comes without drafts, the last one stands behind three
 
 

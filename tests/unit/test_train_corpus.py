@@ -5,6 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from specfast.models.loader import load
 from specfast.train.corpus import in_turn, write_corpus
@@ -117,13 +119,19 @@ def test_the_tiny_family_is_trained_by_one_command(tmp_path):
     assert read_documents(sums)[3] == "<|user|>Add 3 and 2.<|end|><|assistant|>5<|end|>"
     settings = TinySettings(
         (str(verse), str(sums)), vocab_size=320, hidden_size=64, num_layers=1,
-        intermediate_size=48, window=64, batch_size=2, steps=12, draft_steps=4, num_prompts=40,
+        intermediate_size=48, window=64, batch_size=2, steps=12, block_steps=3, draft_steps=4,
+        num_prompts=40,
     )  # fmt: skip
     stages = []
     train_tiny(settings, tmp_path / "out", tmp_path / "work", lambda s, *more: stages.append(s))
     assert list(dict.fromkeys(stages)) == ["training target", "writing answers", "training"]
     model, tokenizer = load(str(tmp_path / "out" / "target"))
     assert model.config.num_nextn_predict_layers == 1
+    tuned = load_file(tmp_path / "work" / "block" / "model.safetensors")
+    stored = load_file(tmp_path / "out" / "target" / "model.safetensors")
+    assert tuned and all(torch.equal(stored[name], tuned[name]) for name in tuned)
+    card = (tmp_path / "out" / "target" / "README.md").read_text()
+    assert "acceptance length of the MTP block" in card and "`mtp loop`" in card
     assert tokenizer.vocab_size <= model.config.vocab_size == 320
     assert (
         tokenizer.chat_prompt([{"role": "user", "content": "Hi"}])
