@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,9 +17,11 @@ from specfast.cli.options import check_counts, grouped, listed, option, set_thre
 from specfast.cli.train_options import (
     BlockOptions,
     CorpusOptions,
+    FeatureOptions,
     HeadOptions,
     LoopOptions,
     MedusaOptions,
+    RunOptions,
     StudentOptions,
 )
 
@@ -42,43 +45,16 @@ def train() -> None:
 @app.command("draft")
 @grouped
 def train_draft(
-    corpus: CorpusOptions,
-    student: StudentOptions,
-    loop: LoopOptions,
-    out: Annotated[Path, option("The folder to write the draft model into.")],
-    work: Annotated[
-        Path | None, option("The folder for corpus and checkpoints.", unset="OUT.work")
-    ] = None,
-    device: Annotated[str, option("Where the draft model trains: cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, option("CPU threads.", unset="one a core")] = None,
-    writers: Annotated[
-        int, option("Processes of one thread that write the corpus; 1: one with all threads.")
-    ] = 1,
+    corpus: CorpusOptions, student: StudentOptions, loop: LoopOptions, options: RunOptions
 ) -> None:
     """Distil a small draft model from the target.
 
     The target answers prompts with its own engine, and the draft model learns its probabilities.
     """
-    from dataclasses import asdict
-
     from specfast.train.draft import DraftSettings
     from specfast.train.draft import train_draft as run
-    from specfast.train.loop import LoopSettings
 
-    _set_up(device, threads)
-    check_counts(writers=writers)
-    with _reporting() as report:
-        result = run(
-            _corpus_settings(corpus),
-            DraftSettings(**asdict(student)),
-            LoopSettings(**asdict(loop)),
-            out,
-            work or out.with_name(out.name + ".work"),
-            device,
-            report,
-            writers,
-        )
-    _print(result, out)
+    _run(run, corpus, DraftSettings(**asdict(student)), loop, options)
 
 
 @app.command("eagle")
@@ -87,47 +63,18 @@ def train_eagle(
     corpus: CorpusOptions,
     head: HeadOptions,
     loop: LoopOptions,
-    out: Annotated[Path, option("The folder to write the head into.")],
-    work: Annotated[
-        Path | None, option("The folder for corpus and checkpoints.", unset="OUT.work")
-    ] = None,
-    feature_cache_gb: Annotated[
-        float, option("Disk for hidden states; what does not fit is computed each time.")
-    ] = 20.0,
-    device: Annotated[str, option("Where the head trains: cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, option("CPU threads.", unset="one a core")] = None,
-    writers: Annotated[
-        int, option("Processes of one thread that write the corpus; 1: one with all threads.")
-    ] = 1,
+    options: RunOptions,
+    features: FeatureOptions,
 ) -> None:
     """Train an EAGLE-3 head on the target's hidden states.
 
     The target answers prompts with its own engine. The head learns to continue from its own output.
     """
-    from dataclasses import asdict
-
     from specfast.train.eagle import train_eagle as run
     from specfast.train.eagle_settings import EagleSettings
-    from specfast.train.loop import LoopSettings
 
-    _set_up(device, threads)
-    check_counts(writers=writers)
-    if feature_cache_gb < 0:
-        raise ValueError(f"--feature-cache-gb must not be below 0, not {feature_cache_gb}.")
     shape = asdict(head) | {"layers": _numbers(head.layers)}
-    with _reporting() as report:
-        result = run(
-            _corpus_settings(corpus),
-            EagleSettings(**shape),
-            LoopSettings(**asdict(loop)),
-            out,
-            work or out.with_name(out.name + ".work"),
-            device,
-            report,
-            writers,
-            int(feature_cache_gb * 2**30),
-        )
-    _print(result, out)
+    _run(run, corpus, EagleSettings(**shape), loop, options, features.max_bytes)
 
 
 @app.command("medusa")
@@ -136,47 +83,18 @@ def train_medusa(
     corpus: CorpusOptions,
     heads: MedusaOptions,
     loop: LoopOptions,
-    out: Annotated[Path, option("The folder to write the heads into.")],
-    work: Annotated[
-        Path | None, option("The folder for corpus and checkpoints.", unset="OUT.work")
-    ] = None,
-    feature_cache_gb: Annotated[
-        float, option("Disk for hidden states; what does not fit is computed each time.")
-    ] = 20.0,
-    device: Annotated[str, option("Where the heads train: cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, option("CPU threads.", unset="one a core")] = None,
-    writers: Annotated[
-        int, option("Processes of one thread that write the corpus; 1: one with all threads.")
-    ] = 1,
+    options: RunOptions,
+    features: FeatureOptions,
 ) -> None:
     """Train Medusa heads on the target's last hidden state.
 
     The target answers prompts with its own engine. How often each head's candidates are right is
     measured in the end, and makes the tree.
     """
-    from dataclasses import asdict
-
-    from specfast.train.loop import LoopSettings
     from specfast.train.medusa import MedusaSettings
     from specfast.train.medusa import train_medusa as run
 
-    _set_up(device, threads)
-    check_counts(writers=writers)
-    if feature_cache_gb < 0:
-        raise ValueError(f"--feature-cache-gb must not be below 0, not {feature_cache_gb}.")
-    with _reporting() as report:
-        result = run(
-            _corpus_settings(corpus),
-            MedusaSettings(**asdict(heads)),
-            LoopSettings(**asdict(loop)),
-            out,
-            work or out.with_name(out.name + ".work"),
-            device,
-            report,
-            writers,
-            int(feature_cache_gb * 2**30),
-        )
-    _print(result, out)
+    _run(run, corpus, MedusaSettings(**asdict(heads)), loop, options, features.max_bytes)
 
 
 @app.command("mtp")
@@ -185,46 +103,17 @@ def train_mtp(
     corpus: CorpusOptions,
     block: BlockOptions,
     loop: LoopOptions,
-    out: Annotated[Path, option("The folder to write the block into.")],
-    work: Annotated[
-        Path | None, option("The folder for corpus and checkpoints.", unset="OUT.work")
-    ] = None,
-    feature_cache_gb: Annotated[
-        float, option("Disk for hidden states; what does not fit is computed each time.")
-    ] = 20.0,
-    device: Annotated[str, option("Where the block trains: cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, option("CPU threads.", unset="one a core")] = None,
-    writers: Annotated[
-        int, option("Processes of one thread that write the corpus; 1: one with all threads.")
-    ] = 1,
+    options: RunOptions,
+    features: FeatureOptions,
 ) -> None:
     """Train a block of multi-token prediction to go on from its own output.
 
     It begins as the target's own block, where the target has one.
     """
-    from dataclasses import asdict
-
-    from specfast.train.loop import LoopSettings
     from specfast.train.mtp_tune import MtpSettings
     from specfast.train.mtp_tune import train_mtp as run
 
-    _set_up(device, threads)
-    check_counts(writers=writers)
-    if feature_cache_gb < 0:
-        raise ValueError(f"--feature-cache-gb must not be below 0, not {feature_cache_gb}.")
-    with _reporting() as report:
-        result = run(
-            _corpus_settings(corpus),
-            MtpSettings(**asdict(block)),
-            LoopSettings(**asdict(loop)),
-            out,
-            work or out.with_name(out.name + ".work"),
-            device,
-            report,
-            writers,
-            int(feature_cache_gb * 2**30),
-        )
-    _print(result, out)
+    _run(run, corpus, MtpSettings(**asdict(block)), loop, options, features.max_bytes)
 
 
 @app.command("tiny")
@@ -252,9 +141,27 @@ def train_tiny(
         run(settings, out, work or out.with_name(out.name + ".work"), report)
 
 
-def _corpus_settings(options: CorpusOptions) -> CorpusSettings:
-    from dataclasses import asdict
+def _run(
+    run: Callable[..., TrainingResult],
+    corpus: CorpusOptions,
+    settings: object,
+    loop: LoopOptions,
+    options: RunOptions,
+    *more: int,
+) -> None:
+    from specfast.train.loop import LoopSettings
 
+    _set_up(options.device, options.threads)
+    check_counts(writers=options.writers)
+    with _reporting() as report:
+        result = run(
+            _corpus_settings(corpus), settings, LoopSettings(**asdict(loop)), options.out,
+            options.work_folder, options.device, report, options.writers, *more,
+        )  # fmt: skip
+    _print(result, options.out)
+
+
+def _corpus_settings(options: CorpusOptions) -> CorpusSettings:
     from specfast.train.corpus_settings import CorpusSettings
 
     values = asdict(options)

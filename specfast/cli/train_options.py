@@ -93,9 +93,43 @@ class StudentOptions:
 
 
 @dataclass(frozen=True)
-class HeadOptions:
+class HeadLearning:
+    """How heads learn, whatever their kind."""
+
+    context: Annotated[
+        int, option("Texts that are longer lose their beginning.", panel="Training")
+    ] = 2048
+    label_weight: Annotated[
+        float,
+        option(
+            "Weight of the target's very best token beside its probabilities.", panel="Training"
+        ),
+    ] = 0.3
+    batch_size: Annotated[int, option("Answers a step.", panel="Training")] = 8
+    bfloat16: Annotated[
+        bool, option("Multiply in bfloat16.", "--bfloat16/--float32", panel="Training")
+    ] = False
+
+
+@dataclass(frozen=True)
+class BlockOptions(HeadLearning):
+    """How an MTP block learns."""
+
+    unroll: Annotated[
+        int, option("Tokens drafted from each position in training.", panel="Training")
+    ] = 4
+    dropout: Annotated[
+        float, option("Of what each block adds to the stream.", panel="Training")
+    ] = 0.0
+
+
+@dataclass(frozen=True)
+class HeadOptions(BlockOptions):
     """An EAGLE-3 head's shape, and how it learns."""
 
+    unroll: Annotated[
+        int, option("Tokens drafted from each position in training.", panel="Training")
+    ] = 5
     layers: Annotated[
         str | None,
         option(
@@ -125,29 +159,10 @@ class HeadOptions:
         bool,
         option("Feed back the normed output.", "--norm-output/--plain-output", panel="Head"),
     ] = False
-    unroll: Annotated[
-        int, option("Tokens drafted from each position in training.", panel="Training")
-    ] = 5
-    context: Annotated[
-        int, option("Texts that are longer lose their beginning.", panel="Training")
-    ] = 2048
-    label_weight: Annotated[
-        float,
-        option(
-            "Weight of the target's very best token beside its probabilities.", panel="Training"
-        ),
-    ] = 0.3
-    dropout: Annotated[
-        float, option("Of what each block adds to the stream.", panel="Training")
-    ] = 0.0
-    batch_size: Annotated[int, option("Answers a step.", panel="Training")] = 8
-    bfloat16: Annotated[
-        bool, option("Multiply in bfloat16.", "--bfloat16/--float32", panel="Training")
-    ] = False
 
 
 @dataclass(frozen=True)
-class MedusaOptions:
+class MedusaOptions(HeadLearning):
     """The heads' shape, and how they learn."""
 
     num_heads: Annotated[int, option("Heads, one a draft's depth.", panel="Heads")] = 4
@@ -155,44 +170,25 @@ class MedusaOptions:
     draft_vocab_size: Annotated[
         int, option("Tokens they can draft: the commonest; 0 is all.", panel="Heads")
     ] = 8192
-    context: Annotated[
-        int, option("Texts that are longer lose their beginning.", panel="Training")
-    ] = 2048
-    label_weight: Annotated[
-        float,
-        option(
-            "Weight of the target's very best token beside its probabilities.", panel="Training"
-        ),
-    ] = 0.3
-    batch_size: Annotated[int, option("Answers a step.", panel="Training")] = 8
-    bfloat16: Annotated[
-        bool, option("Multiply in bfloat16.", "--bfloat16/--float32", panel="Training")
-    ] = False
 
 
 @dataclass(frozen=True)
-class BlockOptions:
-    """How an MTP block learns."""
+class FeatureOptions:
+    """Where hidden states are kept."""
 
-    unroll: Annotated[
-        int, option("Tokens drafted from each position in training.", panel="Training")
-    ] = 4
-    context: Annotated[
-        int, option("Texts that are longer lose their beginning.", panel="Training")
-    ] = 2048
-    label_weight: Annotated[
-        float,
-        option(
-            "Weight of the target's very best token beside its probabilities.", panel="Training"
-        ),
-    ] = 0.3
-    dropout: Annotated[
-        float, option("Of what each block adds to the stream.", panel="Training")
-    ] = 0.0
-    batch_size: Annotated[int, option("Answers a step.", panel="Training")] = 8
-    bfloat16: Annotated[
-        bool, option("Multiply in bfloat16.", "--bfloat16/--float32", panel="Training")
-    ] = False
+    feature_cache_gb: Annotated[
+        float, option("Disk for hidden states; what does not fit is computed each time.")
+    ] = 20.0
+
+    def __post_init__(self) -> None:
+        if not self.feature_cache_gb >= 0:
+            raise ValueError(
+                f"--feature-cache-gb must not be below 0, not {self.feature_cache_gb}."
+            )
+
+    @property
+    def max_bytes(self) -> int:
+        return int(self.feature_cache_gb * 2**30)
 
 
 @dataclass(frozen=True)
@@ -201,3 +197,22 @@ class LoopOptions:
 
     steps: Annotated[int, option("Training steps.", panel="Training")] = 3000
     learning_rate: Annotated[float, option("Its highest value.", panel="Training")] = 3e-3
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where the drafter goes, and what computes."""
+
+    out: Annotated[Path, option("The folder to write the drafter into.")]
+    work: Annotated[
+        Path | None, option("The folder for corpus and checkpoints.", unset="OUT.work")
+    ] = None
+    device: Annotated[str, option("Where the drafter trains: cpu or cuda.")] = "cpu"
+    threads: Annotated[int | None, option("CPU threads.", unset="one a core")] = None
+    writers: Annotated[
+        int, option("Processes of one thread that write the corpus; 1: one with all threads.")
+    ] = 1
+
+    @property
+    def work_folder(self) -> Path:
+        return self.work or self.out.with_name(self.out.name + ".work")
