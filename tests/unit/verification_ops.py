@@ -29,7 +29,8 @@ class Trees:
         return max(map(len, self.tokens), default=0)
 
     def padded(self, rows: list[list[int]]) -> Tensor:
-        return i32([[*row, *[-1] * (self.width - len(row))] for row in rows]).view(len(rows), -1)
+        width = self.width
+        return i32([[*row, *[-1] * (width - len(row))] for row in rows]).view(len(rows), -1)
 
     @property
     def lengths(self) -> Tensor:
