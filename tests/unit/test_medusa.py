@@ -305,7 +305,7 @@ def test_the_folders_accuracies_make_tree_and_confidence(target, folder_of):
 
 def test_the_folders_choices_are_the_only_nodes(target, folder_of):
     """Reordered by what is likely; candidates past those that are ranked are left out."""
-    choices = [[0], [1], [1, 0], [9], [1, 0, 2], [0, 3]]
+    choices = [[0], [1], [1, 0], [10], [1, 0, 2], [0, 3]]
     engine = make_engine(target, folder_of(KINDS["own"], medusa_choices=choices), nodes=20)
     tree = engine.proposer._tree
     assert len(tree) == 5

@@ -129,7 +129,8 @@ def test_the_figures_are_what_the_engine_accepts(trained, monkeypatch):
     expected = recipe["figures"]["acceptance by position"]
     found = [n / stats.num_drafts for n in stats.num_accepted_per_pos]
     assert stats.num_drafts > 10
-    np.testing.assert_allclose(found[:2], expected[:2], atol=0.08)
+    # The replay multiplies in float: a step or two may differ.
+    np.testing.assert_allclose(found[:2], expected[:2], atol=2 / stats.num_drafts)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class Trees:
 
     def padded(self, rows: list[list[int]]) -> Tensor:
         width = self.width
-        return i32([[*row, *[-1] * (width - len(row))] for row in rows]).view(len(rows), -1)
+        return i32([[*row, *[-1] * (width - len(row))] for row in rows]).view(len(rows), width)
 
     @property
     def lengths(self) -> Tensor:
