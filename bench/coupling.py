@@ -21,7 +21,7 @@ import numpy as np
 from torch import Tensor
 
 from specfast.bench import conversation_tasks, longest_request
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.data import load_workload, select_prompts
 from specfast.engine import Engine
 from specfast.kv_cache import fitting
@@ -32,7 +32,9 @@ from specfast.proposers import growing
 from specfast.proposers.candidates import Chooser, Ranking
 from specfast.proposers.draft_model import DraftModelProposer
 from specfast.proposers.target import Target
+from specfast.sampling_params import SamplingParams
 from specfast.sequence import Sequence
+from specfast.speculative_config import SpeculativeConfig
 
 
 class Argmax(Ranking):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specfast.bench import PLAIN, conversation_tasks, longest_request
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.data import load_workload, select_prompts
 from specfast.engine import Engine
 from specfast.kv_cache import fitting
@@ -23,6 +23,8 @@ from specfast.measure import Comparison, EngineArm, compare
 from specfast.models.loader import load
 from specfast.proposers.registry import make_proposer
 from specfast.proposers.target import Target
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 
 
 def main() -> None:

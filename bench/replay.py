@@ -23,11 +23,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from specfast.budget import Budget
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.proposers.base import DraftTree, Proposal, Proposer
 from specfast.proposers.registry import make_proposer
 from specfast.proposers.target import Target
+from specfast.sampling_params import SamplingParams
 from specfast.sequence import Batch, Sequence, StopRule
+from specfast.speculative_config import SpeculativeConfig
 
 # What a drafted row adds to the time of a step, as measured at 5 rows on the development machine.
 ROW_COST = 0.04

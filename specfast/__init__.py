@@ -4,9 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+    from specfast.config import EngineConfig
     from specfast.llm import LLM
     from specfast.outputs import CompletionOutput, RequestOutput
+    from specfast.sampling_params import SamplingParams
+    from specfast.speculative_config import SpeculativeConfig
 
 __version__ = "0.1.0"
 
@@ -24,8 +26,8 @@ _HOME = {
     "CompletionOutput": "specfast.outputs",
     "EngineConfig": "specfast.config",
     "RequestOutput": "specfast.outputs",
-    "SamplingParams": "specfast.config",
-    "SpeculativeConfig": "specfast.config",
+    "SamplingParams": "specfast.sampling_params",
+    "SpeculativeConfig": "specfast.speculative_config",
 }
 
 

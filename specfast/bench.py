@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.data import GROUPS, Prompt
 from specfast.engine import Engine
 from specfast.intervals import Interval
@@ -28,6 +28,8 @@ from specfast.models.decoder import Model
 from specfast.models.loader import load
 from specfast.proposers.registry import make_proposer
 from specfast.proposers.target import Target
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 from specfast.step_cost import StepCost, measure_step_cost
 from specfast.tokenizer import Tokenizer
 

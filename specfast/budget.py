@@ -10,10 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from specfast.calibration import Calibration
-from specfast.config import MAX_NODES, SpeculativeConfig
 from specfast.cost_model import CostModel
 from specfast.proposers.base import Proposal
 from specfast.sequence import Batch, Sequence
+from specfast.speculative_config import MAX_NODES, SpeculativeConfig
 
 
 class Decided(Protocol):

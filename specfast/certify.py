@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from specfast.certify_settings import Setting
-from specfast.config import EngineConfig, SamplingParams
+from specfast.config import EngineConfig
 from specfast.engine import Engine
 from specfast.margin import top_two_margin
 from specfast.models.decoder import Model
 from specfast.proposers.base import Proposer
 from specfast.proposers.registry import make_proposer
 from specfast.proposers.target import Target
+from specfast.sampling_params import SamplingParams
 from specfast.tokenizer import Tokenizer
 
 STALLED = 200  # steps that neither compute a prompt nor give a token: nothing will come any more

@@ -6,8 +6,9 @@ from collections.abc import Sequence as Seqs
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specfast.config import SamplingParams, SpeculativeConfig
 from specfast.pairwise import Row, pairwise
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 
 MAX_SETTINGS = 12
 GREEDY = SamplingParams(temperature=0.0)

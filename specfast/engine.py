@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from specfast.budget import Budget
-from specfast.config import EngineConfig, SamplingParams
+from specfast.config import EngineConfig
 from specfast.kv_cache import BlockManager, KVCache, blocks_within, kv_shape_of
 from specfast.kv_shape import KVShape
 from specfast.metrics import RequestMetrics, SpecMetrics
@@ -21,6 +21,7 @@ from specfast.proposers.base import NO_NEEDS, Proposal, Proposer
 from specfast.proposers.guard import Guard
 from specfast.proposers.target import ModelProposer
 from specfast.sampler import fork_seed, resolve_seed
+from specfast.sampling_params import SamplingParams
 from specfast.scheduler import Scheduler
 from specfast.sequence import Batch, Sequence, StopRule
 from specfast.tokenizer import Tokenizer

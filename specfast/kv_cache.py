@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from specfast import ops
-from specfast.config import MAX_NODES, EngineConfig
+from specfast.config import EngineConfig
 from specfast.kv_shape import KVShape
 from specfast.sequence import Sequence
+from specfast.speculative_config import MAX_NODES
 
 if TYPE_CHECKING:
     from specfast.models.decoder import Model

@@ -9,13 +9,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.engine import Engine, Request
 from specfast.metrics import SpecStats
 from specfast.models.loader import load
 from specfast.outputs import RequestOutput
 from specfast.proposers.registry import check_method, make_proposer
 from specfast.proposers.target import Target
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 from specfast.validation import is_integer
 
 Prompt = str | Seqs[int]

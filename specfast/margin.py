@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from specfast import ops
-from specfast.config import SamplingParams
 from specfast.kv_cache import KVCache, kv_shape_of
 from specfast.models.decoder import Model
 from specfast.models.rows import Rows
 from specfast.sampler import resolve_seed
+from specfast.sampling_params import SamplingParams
 
 BLOCK_SIZE = 16
 

@@ -16,10 +16,10 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from specfast.config import SamplingParams
 from specfast.engine import Engine, Request
 from specfast.intervals import Interval, bootstrap
 from specfast.metrics import SpecStats
+from specfast.sampling_params import SamplingParams
 from specfast.tokenizer import Tokenizer
 
 MIN_DECODED = 8

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specfast.config import SpeculativeConfig
 from specfast.measure import Sample, Task, compare
 from specfast.models.gguf import GgufFile
 from specfast.models.gguf_model import GgufCheckpoint, gguf_config
@@ -19,6 +18,7 @@ from specfast.models.loader import resolve
 from specfast.models.safetensors import FolderCheckpoint
 from specfast.models.weights import Checkpoint
 from specfast.proposers.ngram import lookup_range
+from specfast.speculative_config import SpeculativeConfig
 
 PLAIN, LOOKUP = "transformers_{}", "transformers_lookup_{}"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from specfast import ops
 from specfast._host import philox
-from specfast.config import SamplingParams
 from specfast.models.runner import Forward
+from specfast.sampling_params import SamplingParams
 from specfast.sequence import Batch, Sequence
 
 _FORK = 4  # Philox purpose; 0 target, 1 accept, 2 residual, 3 draft

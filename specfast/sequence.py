@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from specfast.config import SamplingParams
+from specfast.sampling_params import SamplingParams
 
 
 class Detokenizer(Protocol):

@@ -11,13 +11,15 @@ import numpy as np
 import torch
 
 from specfast import ops
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.engine import Engine
 from specfast.intervals import Interval, bootstrap
 from specfast.kv_cache import fitting
 from specfast.models.decoder import Model
 from specfast.proposers.base import Needs, Proposal
+from specfast.sampling_params import SamplingParams
 from specfast.sequence import Batch, Sequence
+from specfast.speculative_config import SpeculativeConfig
 from specfast.tokenizer import Tokenizer
 
 WARM_UP_ROUNDS = 4

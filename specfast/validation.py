@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MANY = 2**31 - 1  # what the ops can count
+DTYPES = ("auto", "bfloat16", "float32")
 
 
 def require(ok: bool, message: str) -> None:

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from specfast import ops
-from specfast.config import SpeculativeConfig
 from specfast.models.runner import Forward
 from specfast.proposers.base import Proposal
 from specfast.sampler import RowParams, Sampler
 from specfast.sequence import Batch
+from specfast.speculative_config import SpeculativeConfig
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,8 @@ from specfast.cli.options import check_counts, check_folder_of, listed, option
 
 if TYPE_CHECKING:
     from specfast.certify import Certificate, SettingResult
-    from specfast.config import EngineConfig, SpeculativeConfig
+    from specfast.config import EngineConfig
+    from specfast.speculative_config import SpeculativeConfig
     from specfast.tokenizer import Tokenizer
 
 
@@ -126,10 +127,10 @@ def _report(result: SettingResult) -> None:
 
 def _methods(names: str, target: str, model: str | None) -> list[SpeculativeConfig]:
     """The methods named, each with its model; "all" leaves out those that lack one."""
-    from specfast.config import SpeculativeConfig
     from specfast.models.committed import DRAFTS_OF
     from specfast.models.loader import kind_of
     from specfast.proposers.registry import known_methods, takes_model
+    from specfast.speculative_config import SpeculativeConfig
 
     models = DRAFTS_OF.get(target, {})
     if names != "all":

@@ -18,8 +18,8 @@ from specfast.cli.options import (
 from specfast.cli.speculation import SpeculationOptions
 
 if TYPE_CHECKING:
-    from specfast.config import SamplingParams
     from specfast.llm import LLM
+    from specfast.sampling_params import SamplingParams
 
 
 def chat(

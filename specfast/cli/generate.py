@@ -21,9 +21,9 @@ from specfast.cli.options import (
 from specfast.cli.speculation import SpeculationOptions
 
 if TYPE_CHECKING:
-    from specfast.config import SamplingParams
     from specfast.llm import LLM
     from specfast.outputs import CompletionOutput, RequestOutput
+    from specfast.sampling_params import SamplingParams
     from specfast.tokenizer import Detokenizer
 
 

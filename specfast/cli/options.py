@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from specfast.cli.console import warn
-from specfast.config import SamplingParams
+from specfast.sampling_params import SamplingParams
 
 
 def option(

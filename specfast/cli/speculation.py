@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 from specfast.cli.options import flag_of, given, option
-from specfast.config import SpeculativeConfig
+from specfast.speculative_config import SpeculativeConfig
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from specfast.config import SpeculativeConfig
 from specfast.models.decoder import Model
 from specfast.models.gguf import GgufFile
 from specfast.models.gguf_tokenizer import gguf_tokenizer
 from specfast.models.loader import load_draft, resolve
+from specfast.speculative_config import SpeculativeConfig
 from specfast.tokenizer import Tokenizer
 
 

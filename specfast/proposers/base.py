@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specfast.config import MAX_NODES
 from specfast.kv_shape import KVShape
 from specfast.proposers.laws import check_in_memory, check_laws, joined_laws
+from specfast.speculative_config import MAX_NODES
 
 if TYPE_CHECKING:
     from specfast.sequence import Batch, Sequence

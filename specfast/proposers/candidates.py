@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from specfast import ops
-from specfast.config import GREEDY_TEMPERATURE
 from specfast.sampler import draw_drafts
+from specfast.sampling_params import GREEDY_TEMPERATURE
 from specfast.sequence import Sequence
 
 NUM_RANKED = 10  # whose shares sum to 1 where there is noise; the ninth hardly ever gets any

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specfast.config import SpeculativeConfig
 from specfast.kv_cache import KVCache, kv_shape_of
 from specfast.models.decoder import Model
 from specfast.models.drafts import load_draft_for
@@ -20,6 +19,7 @@ from specfast.proposers.draft_kv import DraftKV
 from specfast.proposers.growing import Grower, Roots, rows_within
 from specfast.proposers.target import Target
 from specfast.sequence import Batch
+from specfast.speculative_config import SpeculativeConfig
 
 if TYPE_CHECKING:
     from specfast.sequence import Sequence

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from specfast.config import SpeculativeConfig
 from specfast.models.drafts import check_names_model
 from specfast.models.eagle import load_eagle
 from specfast.models.feature_draft import FeatureDraft
 from specfast.proposers.feature_proposer import FeatureProposer
 from specfast.proposers.target import Target
+from specfast.speculative_config import SpeculativeConfig
 
 
 class EagleProposer(FeatureProposer):

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specfast.config import SpeculativeConfig
 from specfast.kv_cache import KVCache
 from specfast.models.feature_draft import FeatureDraft
 from specfast.models.rows import Rows
@@ -22,6 +21,7 @@ from specfast.proposers.growing import Grower, Roots, rows_within
 from specfast.proposers.target import Target
 from specfast.proposers.track_record import FitCheck
 from specfast.sequence import Batch
+from specfast.speculative_config import SpeculativeConfig
 from specfast.verifier import VerifyResult
 
 if TYPE_CHECKING:

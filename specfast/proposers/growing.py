@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from specfast._host import TreeGrowth
-from specfast.config import MAX_NODES, SpeculativeConfig
 from specfast.kv_cache import block_tables_of
 from specfast.models.rows import Rows
 from specfast.proposers.base import MIN_SURVIVAL, Proposal
 from specfast.proposers.candidates import NUM_RANKED, Chooser, Drawing, ParentRows, Ranking
 from specfast.sequence import Batch, Sequence
+from specfast.speculative_config import MAX_NODES, SpeculativeConfig
 
 # A draft forward costs a 25th to an eighth of a step, the row that it adds a 25th more; of two such
 # rows about one is accepted.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 
-from specfast.config import SpeculativeConfig
 from specfast.kv_cache import KVCache
 from specfast.models.loader import kind_of
 from specfast.proposers.base import MIN_SURVIVAL, DraftTree, Proposal
@@ -20,6 +19,7 @@ from specfast.proposers.draft_model import DraftModelProposer
 from specfast.proposers.registry import proposer_class
 from specfast.proposers.suffix import SuffixProposer
 from specfast.proposers.track_record import Average, CostClock, Promises, Watchdog
+from specfast.speculative_config import SpeculativeConfig
 from specfast.validation import require
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specfast.config import MAX_NODES, SpeculativeConfig
 from specfast.models.medusa import MedusaConfig, MedusaHeads, load_medusa
 from specfast.proposers.base import Needs, Proposal
 from specfast.proposers.candidate_tree import CandidateTree, best_paths
 from specfast.proposers.candidates import NUM_RANKED, ParentRows, Ranking
 from specfast.proposers.features import committed_rows
 from specfast.proposers.track_record import FitCheck
+from specfast.speculative_config import MAX_NODES, SpeculativeConfig
 from specfast.validation import require
 
 if TYPE_CHECKING:

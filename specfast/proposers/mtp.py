@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specfast.config import SpeculativeConfig
 from specfast.models.mtp import MtpBlock, load_mtp
 from specfast.models.runner import Layout
 from specfast.proposers.base import MIN_SURVIVAL, Proposal
@@ -23,6 +22,7 @@ from specfast.proposers.candidates import ParentRows
 from specfast.proposers.feature_proposer import FeatureProposer
 from specfast.proposers.target import Target
 from specfast.sequence import Batch
+from specfast.speculative_config import SpeculativeConfig
 from specfast.validation import require
 
 

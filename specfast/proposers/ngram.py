@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from specfast._host import NgramIndex
-from specfast.config import MAX_NODES, SpeculativeConfig
 from specfast.proposers.base import MIN_SURVIVAL, Needs, Proposal
+from specfast.speculative_config import MAX_NODES, SpeculativeConfig
 
 if TYPE_CHECKING:
     from specfast.proposers.target import Target

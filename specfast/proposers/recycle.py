@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from specfast._host import Adjacency
-from specfast.config import SpeculativeConfig
 from specfast.proposers.base import MIN_SURVIVAL, DraftTree, Needs, Proposal
+from specfast.speculative_config import SpeculativeConfig
 
 if TYPE_CHECKING:
     from specfast.models.runner import Forward

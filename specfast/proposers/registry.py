@@ -6,9 +6,9 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
 
-from specfast.config import SpeculativeConfig
 from specfast.proposers.base import Proposer
 from specfast.proposers.target import Target
+from specfast.speculative_config import SpeculativeConfig
 
 ENTRY_POINTS = "specfast.proposers"
 

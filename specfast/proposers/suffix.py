@@ -10,8 +10,8 @@ from collections.abc import Sequence as Seqs
 from typing import TYPE_CHECKING, ClassVar
 
 from specfast._host import SuffixDrafter, SuffixTree
-from specfast.config import SpeculativeConfig
 from specfast.proposers.base import MIN_SURVIVAL, DraftTree, Needs, Proposal
+from specfast.speculative_config import SpeculativeConfig
 
 if TYPE_CHECKING:
     from specfast.proposers.target import Target

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specfast.config import DTYPES
-from specfast.validation import MANY, check_integer, check_number, require
+from specfast.validation import DTYPES, MANY, check_integer, check_number, require
 
 
 @dataclass(frozen=True)

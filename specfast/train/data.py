@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specfast.config import SamplingParams
 from specfast.engine import Engine, Request
 from specfast.models.runner import Forward
 from specfast.proposers.base import Needs, Proposal
+from specfast.sampling_params import SamplingParams
 from specfast.sequence import Batch
 from specfast.sequence import Sequence as TokenSequence
 from specfast.train.features import FeatureStore

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from specfast.config import EngineConfig, SamplingParams
+from specfast.config import EngineConfig
 from specfast.engine import Engine
 from specfast.kv_cache import fitting
 from specfast.models.decoder import Model
+from specfast.sampling_params import SamplingParams
 from specfast.tokenizer import Tokenizer
 from specfast.train.data import Answer, Recorder
 from specfast.train.features import FeatureRequest, FeatureStore

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specfast.config import MAX_NODES
 from specfast.models.loader import load
 from specfast.proposers.candidate_tree import best_paths
+from specfast.speculative_config import MAX_NODES
 from specfast.train.acceptance import TrainingResult, chain_acceptance, result_of
 from specfast.train.batches import FeatureBatch, FeatureBatches, collate_features
 from specfast.train.card import Card, save_folder, without_folders

@@ -9,10 +9,12 @@ import torch
 
 from specfast import cli
 from specfast.bench import BenchSettings, run_bench
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.data import Prompt
 from specfast.measure import EngineArm, Sample, Task
+from specfast.sampling_params import SamplingParams
 from specfast.scheduler import Scheduler
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.toy_model import ToyConfig, ToyModel, ToyTokenizer
 
 PROMPTS = [

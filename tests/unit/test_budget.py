@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from specfast.budget import Budget, outcomes, survival
 from specfast.calibration import NUM_BINS, Calibration
-from specfast.config import SamplingParams, SpeculativeConfig
 from specfast.cost_model import MAX_ROWS, CostModel
 from specfast.proposers.base import DraftTree, Proposal
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.test_engine import GREEDY, SAMPLED, make_engine, run, target_stream, tokens
 from tests.unit.toy_proposers import TreeProposer
 

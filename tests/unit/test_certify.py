@@ -16,12 +16,13 @@ from specfast.certify_settings import (
     vary_prompts,
 )
 from specfast.cli.certify import _methods
-from specfast.config import EngineConfig, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.kv_cache import BlockManager
 from specfast.models.committed import DRAFTS_OF
 from specfast.models.runner import ModelRunner
 from specfast.proposers.registry import known_methods, proposer_class, takes_model
 from specfast.scheduler import Scheduler
+from specfast.speculative_config import SpeculativeConfig
 from specfast.verifier import MatchVerifier
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 from tests.unit.toy_proposers import TreeProposer

@@ -13,7 +13,8 @@ import typer
 from specfast import cli
 from specfast.cli import console, options
 from specfast.cli.generate import Printer
-from specfast.config import SamplingParams, SpeculativeConfig
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 
 TOY = ("toy", "--kv-cache-memory", 2**16)

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 
 NAN, INF = float("nan"), float("inf")
 WRONG_TYPES = ["x", "", b"x", {"a": 1}, [None], object(), NAN, -INF]

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.engine import Engine
 from specfast.proposers import growing
 from specfast.proposers.draft_model import DraftModelProposer
 from specfast.proposers.growing import tree_shape
 from specfast.proposers.target import Target
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.test_engine import GREEDY, prompts_of, run, target_stream, tokens
 from tests.unit.toy_model import NoisyToy, ToyConfig, ToyModel, ToyTokenizer
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import decoders, models
 
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.engine import Engine
 from specfast.models.decoder import Model
 from specfast.models.drafts import fit_vocabulary, load_draft_for
@@ -23,6 +23,8 @@ from specfast.ops import pack_linear
 from specfast.proposers import growing
 from specfast.proposers.draft_model import DraftModelProposer
 from specfast.proposers.target import Target
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 from specfast.tokenizer import Tokenizer
 from tests.unit.exact import raw
 from tests.unit.test_gguf_tokenizer import byte_level_metadata

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.engine import Engine
 from specfast.proposers import growing
 from specfast.proposers.candidates import Drawing
 from specfast.proposers.draft_model import DraftModelProposer
 from specfast.proposers.target import Target
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.test_draft_model import ROOMY, Reduced, depth_of, make_engine, params_of
 from tests.unit.test_engine import GREEDY, prompts_of, run, target_stream, tokens
 from tests.unit.test_generation_law import V, joint_law, p_value, transition_law

@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specfast.config import EngineConfig, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.engine import Engine
 from specfast.models.eagle import _target_layers, load_eagle
 from specfast.proposers import features, growing, track_record
 from specfast.proposers.eagle import EagleProposer
 from specfast.proposers.target import Target
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.eagle_heads import LAYOUTS, H, Oracle, ToyHead, save_head, tensors_of
 from tests.unit.exact import raw
 from tests.unit.test_draft_model import check_all_accepted, check_streams, recorded

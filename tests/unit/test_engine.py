@@ -9,11 +9,13 @@ import torch
 
 from specfast import ops
 from specfast._host import philox
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.engine import Engine
 from specfast.proposers.base import Needs
 from specfast.proposers.ngram import NgramProposer
 from specfast.sampler import fork_seed, resolve_seed
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 from tests.unit.toy_proposers import TreeProposer
 

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.engine import Engine
 from specfast.proposers.eagle import EagleProposer
 from specfast.proposers.mtp import MtpProposer
 from specfast.proposers.target import Target
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.eagle_heads import ToyHead
 from tests.unit.test_draft_model_rejection import CONFIG, noisy
 from tests.unit.test_generation_law import V, joint_law, p_value, transition_law

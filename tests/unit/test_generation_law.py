@@ -7,10 +7,12 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.engine import Engine
 from specfast.proposers.base import Needs
 from specfast.sampler import Sampler
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.toy_model import ToyConfig, ToyModel, ToyTokenizer
 from tests.unit.toy_proposers import as_proposal
 

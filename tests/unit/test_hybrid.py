@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from specfast.config import SamplingParams, SpeculativeConfig
 from specfast.proposers import hybrid
 from specfast.proposers.base import DraftTree, Needs, Proposal
 from specfast.proposers.hybrid import HybridProposer, expected, graft, likeliest_leaf, num_foretold
 from specfast.proposers.target import Target
 from specfast.proposers.track_record import FRUITLESS, MAX_REST, CostClock, Promises, Watchdog
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.test_engine import GREEDY, SAMPLED, make_engine, run, target_stream, tokens
 from tests.unit.toy_model import ToyConfig, ToyModel
 

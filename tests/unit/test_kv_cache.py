@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from specfast.config import SamplingParams
 from specfast.kv_cache import BlockManager, KVCache, block_tables_of
 from specfast.kv_shape import KVShape
+from specfast.sampling_params import SamplingParams
 from specfast.sequence import Sequence, StopRule
 from tests.unit.toy_model import ToyDetokenizer
 

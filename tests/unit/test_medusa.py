@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specfast._host import gumbel_noise
-from specfast.config import EngineConfig, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.engine import Engine
 from specfast.models.decoder import Model
 from specfast.models.medusa import load_medusa
@@ -18,6 +18,7 @@ from specfast.proposers import track_record
 from specfast.proposers.base import Proposal
 from specfast.proposers.medusa import MedusaProposer, accuracies_of
 from specfast.proposers.target import Target
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.medusa_heads import random_heads, said_by, save_heads
 from tests.unit.test_draft_model_native import params_of, prompts_of, run
 from tests.unit.tiny_models import BLOCK_SIZE, native, new_cache, oracle, tail_rows

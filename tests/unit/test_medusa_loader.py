@@ -16,11 +16,12 @@ import json
 import pytest
 import torch
 
-from specfast.config import EngineConfig, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.models.loader import kind_of
 from specfast.models.medusa import MedusaConfig, load_medusa
 from specfast.proposers.registry import make_proposer
 from specfast.proposers.target import Target
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.medusa_heads import config_of, random_heads, save_heads
 from tests.unit.tiny_models import native, oracle
 from tests.unit.toy_model import ToyTokenizer

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specfast.config import EngineConfig, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.engine import Engine
 from specfast.models.committed import FOLDERS
 from specfast.models.config import ModelConfig
@@ -19,6 +19,7 @@ from specfast.models.mtp import load_mtp
 from specfast.proposers import growing, mtp
 from specfast.proposers.mtp import MtpProposer
 from specfast.proposers.target import Target
+from specfast.speculative_config import SpeculativeConfig
 from specfast.train.mtp import MtpStudent
 from tests.unit.eagle_heads import ToyHead
 from tests.unit.exact import raw

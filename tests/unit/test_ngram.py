@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from specfast._host import NgramIndex
-from specfast.config import SpeculativeConfig
 from specfast.proposers.ngram import NgramProposer, survival
+from specfast.speculative_config import SpeculativeConfig
 
 MIN_N, MAX_N = 2, 4
 tokens = st.lists(st.integers(0, 2), max_size=40)

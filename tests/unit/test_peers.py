@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from specfast.config import SpeculativeConfig
 from specfast.measure import Task
 from specfast.peers import TransformersArm, transformers_arms, transformers_model
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.tiny_models import oracle
 
 TASK = Task("t", "c", tuple([5, 6, 7, 8] * 6))

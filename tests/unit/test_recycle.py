@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specfast._host import Adjacency, gumbel_noise
-from specfast.config import SamplingParams, SpeculativeConfig
 from specfast.proposers import recycle
 from specfast.proposers.base import DraftTree, Proposal
 from specfast.proposers.recycle import NUM_SUCCESSORS, RecycleProposer
 from specfast.proposers.target import Target
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.sampling_ops import rank
 from tests.unit.test_engine import GREEDY, make_engine, run, tokens
 from tests.unit.toy_model import ToyConfig, ToyModel

@@ -4,10 +4,11 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from specfast.config import EngineConfig, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.proposers import registry
 from specfast.proposers.ngram import NgramProposer
 from specfast.proposers.target import Target
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from specfast.config import SamplingParams
+from specfast.sampling_params import SamplingParams
 from specfast.sequence import Sequence, StopRule
 
 EOS = 0

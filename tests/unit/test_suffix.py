@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from specfast._host import SuffixDrafter, SuffixTree, gumbel_noise
-from specfast.config import SamplingParams, SpeculativeConfig
 from specfast.proposers.suffix import SuffixProposer
+from specfast.sampling_params import SamplingParams
 from specfast.sequence import Finish
+from specfast.speculative_config import SpeculativeConfig
 from tests.unit.test_engine import GREEDY, SAMPLED, make_engine, run, tokens
 from tests.unit.toy_model import ToyModel
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from specfast.config import EngineConfig, SamplingParams
+from specfast.config import EngineConfig
 from specfast.engine import Engine
+from specfast.sampling_params import SamplingParams
 from specfast.train import data
 from specfast.train.data import AnswerStore, Recorder, write_answers
 from specfast.train.prompts import TargetPrompt

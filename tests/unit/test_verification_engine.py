@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specfast._host import gumbel_noise
-from specfast.config import EngineConfig, SamplingParams, SpeculativeConfig
+from specfast.config import EngineConfig
 from specfast.engine import Engine
 from specfast.models.medusa import MedusaConfig
 from specfast.proposers.base import Needs, Proposal
@@ -21,6 +21,8 @@ from specfast.proposers.recycle import RecycleProposer
 from specfast.proposers.suffix import SuffixProposer
 from specfast.proposers.target import Target
 from specfast.reference_verification import RowSettings
+from specfast.sampling_params import SamplingParams
+from specfast.speculative_config import SpeculativeConfig
 from specfast.verifier import MatchVerifier, RejectionVerifier, make_verifier
 from tests.unit.test_engine import GREEDY, SAMPLED, prompts_of, run, target_stream, tokens
 from tests.unit.test_generation_law import joint_law, p_value

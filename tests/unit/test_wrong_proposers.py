@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from specfast.config import SamplingParams
 from specfast.proposers.base import Needs, Proposal
+from specfast.sampling_params import SamplingParams
 from tests.unit.test_engine import GREEDY, make_engine, run, target_stream, tokens
 from tests.unit.toy_proposers import TreeProposer
 
