@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
-from specfast.validation import DTYPES, MANY, check_integer, check_number, from_mapping, require
+from specfast.batch_schedule import BatchSchedule
+from specfast.synthetic import SyntheticAcceptance
+from specfast.validation import (
+    DTYPES,
+    MANY,
+    check_integer,
+    check_number,
+    from_mapping,
+    is_integer,
+    require,
+)
 
 MAX_SUFFIX_DEPTH = 256  # an append costs as many steps
 MAX_LOOKUP = 256  # an append costs its square
 MAX_NODES = 64  # drafts a sequence and step: their ancestors are the bits of an int64
+POLICIES = ("auto", "simple", "fixed")
+# What is the engine's to decide, whoever drafts.
+_DECIDING = (
+    *("policy", "gate", "num_speculative_tokens_per_batch_size", "ab_fraction"),
+    "synthetic_acceptance",
+)
 # Names that others give to our methods.
 _METHODS = {"eagle3": "eagle", "deepseek_mtp": "mtp", "mimo_mtp": "mtp"}
 # The rules of verification, each with its own settings and their defaults.
@@ -27,7 +44,12 @@ class SpeculativeConfig:
 
     What is None is the method's own affair; a setting that its method does not know is refused.
     model: who drafts, where that is a model (a folder, hub id, .gguf file or known name).
-    policy: "auto" verifies as many drafts as pay on this machine, "fixed" every one.
+    policy: "auto" drafts and verifies as many as pay on this machine, "simple" goes up and down
+    with each request's acceptance, "fixed" takes every one.
+    gate: when not to draft at all: {"max_batch_size": n}, or "auto" (by measure; always with policy
+    "auto"). num_speculative_tokens_per_batch_size: [[first, last, k], ...].
+    ab_fraction: the share of requests served without drafts, to compare with.
+    synthetic_acceptance: rates by position, or tokens a step: acceptance by decree, invalid text.
     draft_dtype: as EngineConfig.dtype, for that model.
     max_tree_nodes: drafts a sequence and step where the method drafts trees (None: chains).
     verification: "match" (the same bytes as without drafts), "rejection" (the same law;
@@ -50,6 +72,10 @@ class SpeculativeConfig:
     suffix_decoding_max_tree_depth: int | None = None
     suffix_decoding_max_cached_requests: int | None = None
     suffix_decoding_min_token_prob: float | None = None
+    gate: str | Mapping[str, int] | None = None
+    num_speculative_tokens_per_batch_size: Sequence[Sequence[int]] | None = None
+    ab_fraction: float = 0.0
+    synthetic_acceptance: Sequence[float] | float | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -71,11 +97,46 @@ class SpeculativeConfig:
             shortest <= longest,
             f"prompt_lookup_min={shortest} must not be above prompt_lookup_max={longest}.",
         )
-        require(
-            self.policy in ("auto", "fixed"),
-            f"policy must be 'auto' or 'fixed', not {self.policy!r}.",
-        )
         self._check_verification()
+        self._check_deciding()
+
+    def _check_deciding(self) -> None:
+        require(
+            isinstance(self.policy, str) and self.policy in POLICIES,
+            f"policy must be one of {POLICIES}, not {self.policy!r}.",
+        )
+        check_number(self, "ab_fraction", lambda f: 0 <= f < 1, "lie in [0, 1)")
+        own = isinstance(self.gate, Mapping) and set(self.gate) == {"max_batch_size"}
+        size: Any = self.gate["max_batch_size"] if own else None  # type: ignore[index]
+        require(
+            self.gate is None or self.gate == "auto" or (is_integer(size) and 0 < size < MANY),
+            f"gate must be 'auto' or {{'max_batch_size': n}}, not {self.gate!r}.",
+        )
+        require(
+            self.num_speculative_tokens_per_batch_size is None or not own,
+            "Give gate={'max_batch_size': n} or num_speculative_tokens_per_batch_size, not both.",
+        )
+        require(
+            self.synthetic_acceptance is None or self.verification == "match",
+            "synthetic_acceptance stands in for verification: leave 'verification' out.",
+        )
+        _ = self.schedule, self.synthetic  # checks them
+
+    @cached_property
+    def schedule(self) -> BatchSchedule | None:
+        """k by batch size, where it is set."""
+        k = self.num_speculative_tokens
+        if self.num_speculative_tokens_per_batch_size is not None:
+            return BatchSchedule.parse(self.num_speculative_tokens_per_batch_size, k)
+        if isinstance(self.gate, Mapping):
+            return BatchSchedule.up_to(int(self.gate["max_batch_size"]), k)
+        return None
+
+    @cached_property
+    def synthetic(self) -> SyntheticAcceptance | None:
+        if self.synthetic_acceptance is None:
+            return None
+        return SyntheticAcceptance.parse(self.synthetic_acceptance, self.num_speculative_tokens)
 
     def _check_verification(self) -> None:
         """Sets what the rule leaves open; a setting of another rule would do nothing."""
@@ -113,7 +174,7 @@ class SpeculativeConfig:
     @property
     def lossless(self) -> bool:
         """The output follows the model's law, whatever is drafted."""
-        return self.verification != "typical"
+        return self.verification != "typical" and self.synthetic_acceptance is None
 
     def _check_methods_own(self) -> None:
         require(
@@ -140,7 +201,13 @@ class SpeculativeConfig:
     def method_settings(self) -> dict[str, Any]:
         """The settings given that only some methods know."""
         rules = {name for settings in _VERIFICATION.values() for name in settings}
-        general = {"method", "num_speculative_tokens", "verification", "policy"} | rules
+        general = {
+            "method",
+            "num_speculative_tokens",
+            "verification",
+            *_DECIDING,
+            "synthetic_acceptance",
+        } | rules
         given = ((f.name, getattr(self, f.name)) for f in fields(self))
         return {k: v for k, v in given if k not in general and v is not None}
 

@@ -45,6 +45,19 @@ WRONG = {
     (SpeculativeConfig, "rejection_rule"): [*WRONG_TYPES, True, "traversal"],
     (SpeculativeConfig, "typical_threshold"): [*WRONG_TYPES, True, 0, 1.1],
     (SpeculativeConfig, "typical_alpha"): [*WRONG_TYPES, True, 0, -0.3],
+    (SpeculativeConfig, "policy"): [*WRONG_TYPES, None, True, "adaptive"],
+    (SpeculativeConfig, "gate"): [
+        *(*WRONG_TYPES, 1, True, {}, {"max_batch_size": 0}, {"max_batch_size": True}),
+        {"max_batch_size": 4, "k": 1},
+    ],
+    (SpeculativeConfig, "num_speculative_tokens_per_batch_size"): [
+        *(*WRONG_TYPES, 5, True, [], {}, [[1, 4]], [[0, 4, 1]], [[1, 4, 9]], [[1, 4, -1]]),
+        *([[4, 1, 2]], [[1, 4, 2], [4, 8, 1]], [[1, 4.0, 2]], {"1-x": 2}, {"4-1": 2}, {"-3": 1}),
+    ],
+    (SpeculativeConfig, "ab_fraction"): [*WRONG_TYPES, None, True, 1, 1.5, -0.1],
+    (SpeculativeConfig, "synthetic_acceptance"): [
+        *(*WRONG_TYPES, True, 0.5, 9.5, [], [1.1], [0.5, 0.6], [-0.1], [True], [0.1] * 9, ["x"]),
+    ],
     (EngineConfig, "model"): [*WRONG_TYPES[1:], None, 1],
     (EngineConfig, "max_model_len"): [*NO_INTEGERS, 0],
     (EngineConfig, "num_blocks"): [*NO_INTEGERS, 0],
@@ -139,3 +152,44 @@ def test_numbers_of_numpy_become_pythons():
 
 def test_a_model_may_be_a_path():
     assert EngineConfig(Path("a/b")).model == "a/b"
+
+
+@pytest.mark.parametrize(
+    "table", [[[2, 4, 5], [9, 16, 2], [17, 64, 0]], {"2-4": 5, "9-16": 2, "17-64": 0}]
+)
+def test_k_by_batch_size_fills_gaps_with_what_is_before(table):
+    config = SpeculativeConfig("ngram", num_speculative_tokens_per_batch_size=table)
+    depths = {n: config.schedule.depth(n) for n in (1, 2, 4, 5, 8, 9, 16, 17, 64, 65, 1000)}
+    assert depths == {1: 5, 2: 5, 4: 5, 5: 5, 8: 5, 9: 2, 16: 2, 17: 0, 64: 0, 65: 0, 1000: 0}
+
+
+def test_a_gate_by_batch_size_is_a_schedule():
+    schedule = SpeculativeConfig("ngram", 3, gate={"max_batch_size": 4}).schedule
+    assert [schedule.depth(n) for n in (1, 4, 5, 999)] == [3, 3, 0, 0]
+    assert SpeculativeConfig("ngram").schedule is None
+    assert SpeculativeConfig("ngram", gate="auto").schedule is None
+    with pytest.raises(ValueError, match="not both"):
+        SpeculativeConfig(
+            "ngram",
+            gate={"max_batch_size": 4},
+            num_speculative_tokens_per_batch_size=[[1, 2, 1]],
+        )
+
+
+@pytest.mark.parametrize("length", (1, 1.7, 3.0, 4.999, 5))
+def test_synthetic_acceptance_by_length_is_an_even_rate(length):
+    config = SpeculativeConfig("ngram", 4, synthetic_acceptance=length)
+    rates = np.array(config.synthetic.per_pos)
+    assert 1 + rates.sum() == pytest.approx(length, abs=1e-6) and len(rates) == 4
+    np.testing.assert_allclose(rates, rates[0] ** np.arange(1, 5), atol=1e-9)
+    assert not config.lossless
+
+
+def test_synthetic_acceptance_replaces_verification():
+    assert SpeculativeConfig("ngram", synthetic_acceptance=[0.8, 0.6]).synthetic.per_pos == (
+        0.8,
+        0.6,
+    )
+    assert SpeculativeConfig("ngram").synthetic is None
+    with pytest.raises(ValueError, match="synthetic_acceptance stands in for verification"):
+        SpeculativeConfig("ngram", verification="rejection", synthetic_acceptance=2)

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 LAYERS = [
     line.split()
     for line in """
-    validation sampling_params speculative_config config extension ops reference reference_attention reference_sampling _C _host
+    validation batch_schedule synthetic sampling_params speculative_config config
+    extension ops reference reference_attention reference_sampling _C _host
     reference_verification workspace
     tokenizer detokenizer chat_template sequence metrics outputs kv_shape
     proposers.base proposers.laws
