@@ -24,7 +24,8 @@ import numpy as np
 
 from specfast.budget import Budget
 from specfast.config import EngineConfig
-from specfast.proposers.base import DraftTree, Proposal, Proposer
+from specfast.proposers.base import Proposal, Proposer
+from specfast.proposers.draft_tree import DraftTree
 from specfast.proposers.registry import make_proposer
 from specfast.proposers.target import Target
 from specfast.sampling_params import SamplingParams

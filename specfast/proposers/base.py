@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seqs
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specfast.kv_shape import KVShape
-from specfast.proposers.laws import check_in_memory, check_laws, joined_laws
+from specfast.proposers.draft_tree import DraftTree
+from specfast.proposers.laws import check_column, check_in_memory, check_laws, joined_laws
 from specfast.speculative_config import MAX_NODES
 
 if TYPE_CHECKING:
@@ -24,32 +25,14 @@ if TYPE_CHECKING:
 MIN_SURVIVAL = 0.08
 
 
-@dataclass
-class DraftTree:
-    """One sequence's tree while it grows; a node's number is the order in which it came."""
-
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    confidence: list[float] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def add(self, token: int, parent: int, confidence: float = 1.0) -> int:
-        """-> the new node's number; parent -1 is the root."""
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.confidence.append(confidence)
-        return len(self.tokens) - 1
-
-
 @dataclass(frozen=True)
 class Proposal:
     """Draft trees of a batch; a parent array is the tree, a chain is -1, 0, 1, ...
 
     tokens [B, N] int32 (-1: padding), parents [B, N] int32 (-1: child of the root; parents[i] < i),
     lengths [B] int32, confidence [B, N] float32: the proposer's own estimate that a node, given its
-    parent, is accepted. N <= 64; siblings are distinct.
+    parent, is accepted. N <= 64; siblings are distinct. sources [B, N] int32: where several draft,
+    which of the proposer's source_names drafted the node.
 
     Under rejection a node is a point mass, unless law_row [B, N] int32 says which row of draft_laws
     [laws, Vd] float32 (logits at temperature 1; vocab_map [Vd] int32: target ids) it was drawn
@@ -64,6 +47,7 @@ class Proposal:
     draft_laws: Tensor | None = None
     law_row: Tensor | None = None
     vocab_map: Tensor | None = None
+    sources: Tensor | None = None
 
     @classmethod
     def empty(cls, batch_size: int) -> Proposal:
@@ -93,7 +77,8 @@ class Proposal:
             tokens[row, :n], parents[row, :n] = draft.tokens, draft.parents
             confidence[row, :n] = draft.confidence
         lengths = np.fromiter(map(len, drafts), np.int32, len(drafts))
-        return cls(*map(torch.from_numpy, (tokens, parents, lengths, confidence)))
+        proposal = cls(*map(torch.from_numpy, (tokens, parents, lengths, confidence)))
+        return replace(proposal, sources=_sources(drafts, width))
 
     @classmethod
     def joined(cls, parts: Seqs[Proposal]) -> Proposal:
@@ -107,7 +92,11 @@ class Proposal:
 
         lengths = torch.cat([part.lengths for part in parts])
         columns = column("tokens", -1), column("parents", -1), lengths, column("confidence", 0)
-        return cls(*columns, *joined_laws(parts, width))
+        sources = None
+        if any(part.sources is not None for part in parts):
+            parts = [part if part.sources is not None else part.by_source(0) for part in parts]
+            sources = column("sources", 0)
+        return cls(*columns, *joined_laws(parts, width), sources)
 
     def kept(self, keep: np.ndarray) -> Proposal:
         """Only the nodes in keep [B, N] bool, which holds the parent of each. They are no draws:
@@ -131,7 +120,10 @@ class Proposal:
         parents = np.where(parents < 0, -1, np.take_along_axis(number, parents, 1))
         columns = taken(self.tokens.numpy(), -1), parents, lengths
         confidence = taken(self.confidence.numpy(), 0)
-        return Proposal(*map(torch.from_numpy, (*columns, confidence)))
+        kept = Proposal(*map(torch.from_numpy, (*columns, confidence)))
+        if self.sources is None:
+            return kept
+        return replace(kept, sources=torch.from_numpy(taken(self.sources.numpy(), 0)))
 
     def only(self, rows: np.ndarray) -> Proposal:
         """Those of some sequences, in this order."""
@@ -143,7 +135,12 @@ class Proposal:
             lengths=self.lengths[index],
             confidence=self.confidence[index],
             law_row=None if self.law_row is None else self.law_row[index],
+            sources=None if self.sources is None else self.sources[index],
         )
+
+    def by_source(self, number: int) -> Proposal:
+        """The same, with all its nodes by one of the proposer's sources."""
+        return replace(self, sources=torch.full_like(self.tokens, number))
 
     def to_trees(self) -> list[DraftTree]:
         """One tree a sequence, without its padding."""
@@ -151,7 +148,7 @@ class Proposal:
         rows = zip(self.lengths.tolist(), *(c.tolist() for c in columns))
         return [DraftTree(t[:n], p[:n], c[:n]) for n, t, p, c in rows]
 
-    def check(self, limits: np.ndarray, vocab_size: int) -> None:
+    def check(self, limits: np.ndarray, vocab_size: int, num_sources: int = 1) -> None:
         """ValueError for what is no proposal within limits [B, 2] (depth, nodes).
 
         Looked at before the target runs: a wrong parent would let a row see another's tokens.
@@ -167,6 +164,10 @@ class Proposal:
             raise ValueError("parents must be -1 (the root) or an earlier node.")
         if (lengths > limits[:, 0]).any() and (self.depths > limits[:, 0]).any():
             raise ValueError("a path is longer than the depth of draft_limits.")
+        if self.sources is not None:
+            check_column(self.sources, "sources", torch.int32, self.tokens.shape)
+            if ((self.sources < 0) | (self.sources >= num_sources)).any():
+                raise ValueError(f"sources must lie in [0, {num_sources}): see source_names.")
         check_laws(self, vocab_size)
 
     def _check_layout(self, batch_size: int) -> None:
@@ -226,8 +227,19 @@ class Needs:
 NO_NEEDS = Needs()
 
 
+def _sources(drafts: Seqs[DraftTree], width: int) -> Tensor | None:
+    """[B, width] int32 of trees that say who drafted their nodes."""
+    if all(draft.sources is None for draft in drafts):
+        return None
+    padded = [(d.sources or [0] * len(d)) + [0] * (width - len(d)) for d in drafts]
+    return torch.tensor(padded, dtype=torch.int32)
+
+
 class Proposer(Protocol):
-    """Drafts; never mutates a Sequence, keeps its state by seq_id, may be wrong but not harmful."""
+    """Drafts; never mutates a Sequence, keeps its state by seq_id, may be wrong but not harmful.
+
+    One that drafts from several sources names them in `source_names`, which Proposal.sources index.
+    """
 
     @property
     def needs(self) -> Needs: ...
@@ -243,3 +255,8 @@ class Proposer(Protocol):
 
     def reset(self) -> None:
         """Forgets everything, so that two benchmark arms start alike."""
+
+
+def source_names(proposer: Proposer, method: str) -> tuple[str, ...]:
+    """Who drafts, by number: the method itself unless the proposer names several."""
+    return getattr(proposer, "source_names", (method,))

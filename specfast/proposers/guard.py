@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from specfast.proposers.base import Proposal, Proposer
+from specfast.proposers.base import Proposal, Proposer, source_names
 from specfast.sequence import Batch, Sequence
 
 logger = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ class Guard:
         self.proposer = proposer
         self._name = type(proposer).__name__
         self._vocab_size = vocab_size
+        self._num_sources = len(source_names(proposer, ""))
         self._switch_off = switch_off
         self._blamed: set[int] = set()  # ids of sequences: one warning each
 
@@ -71,7 +72,7 @@ class Guard:
         proposal = self.proposer.propose(batch)
         if not isinstance(proposal, Proposal):
             raise ValueError(f"propose must return a Proposal, not {proposal!r}.")
-        proposal.check(batch.draft_limits, self._vocab_size)
+        proposal.check(batch.draft_limits, self._vocab_size, self._num_sources)
         return proposal
 
     def _blame(self, seq: Sequence, error: Exception) -> None:

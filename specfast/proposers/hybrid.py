@@ -14,8 +14,16 @@ import numpy as np
 
 from specfast.kv_cache import KVCache
 from specfast.models.loader import kind_of
-from specfast.proposers.base import MIN_SURVIVAL, DraftTree, Proposal
+from specfast.proposers.base import MIN_SURVIVAL, Proposal
 from specfast.proposers.draft_model import DraftModelProposer
+from specfast.proposers.draft_tree import (
+    DraftTree,
+    expected,
+    graft,
+    likeliest_leaf,
+    likely,
+    num_foretold,
+)
 from specfast.proposers.registry import proposer_class
 from specfast.proposers.suffix import SuffixProposer
 from specfast.proposers.track_record import Average, CostClock, Promises, Watchdog
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
     from specfast.sequence import Batch, Sequence
     from specfast.verifier import VerifyResult
 
+DRAFTER, RETRIEVAL = 0, 1  # source_names
 PRIOR_ACCEPTED, PRIOR_COST = 1.0, 0.3  # of the drafter, before anything was seen
 
 
@@ -46,6 +55,7 @@ class HybridProposer:
         self._retrieval = SuffixProposer(config, target)
         method = kind_of(config.model) if config.model else "recycle"
         self._drafter = proposer_class(method)(config, target)
+        self.source_names = (method, "suffix")
         self.needs = self._drafter.needs
         self._forget()
 
@@ -119,73 +129,25 @@ class HybridProposer:
     ) -> DraftTree:
         """The drafter's tree, what retrieval knows behind its likeliest leaf, what it found."""
         if not own.tokens:
-            return found
-        tree = DraftTree(list(own.tokens), list(own.parents), list(own.confidence))
+            return replace(found, sources=[RETRIEVAL] * len(found))
+        sources = [DRAFTER] * len(own)
+        tree = DraftTree(list(own.tokens), list(own.parents), list(own.confidence), sources)
         leaf, path, reach = likeliest_leaf(own)
         if len(path) < depth and len(tree) < nodes:
             behind = self._retrieval.continuation(
                 seq, depth - len(path), nodes - len(tree), behind=path
             )
-            graft(tree, likely(behind, MIN_SURVIVAL / max(reach, MIN_SURVIVAL)), leaf, nodes)
-        graft(tree, found, -1, nodes)
+            graft(
+                tree,
+                likely(behind, MIN_SURVIVAL / max(reach, MIN_SURVIVAL)),
+                leaf,
+                nodes,
+                RETRIEVAL,
+            )
+        graft(tree, found, -1, nodes, RETRIEVAL)
         return tree
 
     def _score_drafter(self, seq: Sequence, num_accepted: int) -> None:
         self._drafted.add(num_accepted)
         if watchdog := self._watchdogs.get(seq.seq_id):
             watchdog.saw(num_accepted)
-
-
-def expected(tree: DraftTree) -> float:
-    """Accepted drafts, by the tree's own confidence."""
-    return sum(reaches(tree))
-
-
-def reaches(tree: DraftTree) -> list[float]:
-    """That each node and all its ancestors are accepted."""
-    found: list[float] = []
-    for parent, confidence in zip(tree.parents, tree.confidence):
-        found.append(confidence * (found[parent] if parent >= 0 else 1.0))
-    return found
-
-
-def likely(tree: DraftTree, floor: float) -> DraftTree:
-    """Of a tree grown best first, the nodes reached at least so often."""
-    n = sum(reach >= floor for reach in reaches(tree))
-    return DraftTree(tree.tokens[:n], tree.parents[:n], tree.confidence[:n])
-
-
-def num_foretold(tree: DraftTree, said: list[int]) -> int:
-    """How far the tree holds what the target said, verified or not."""
-    children = {(p, t): node for node, (p, t) in enumerate(zip(tree.parents, tree.tokens))}
-    node = -1
-    for count, token in enumerate(said):
-        if (node := children.get((node, token), -2)) == -2:
-            return count
-    return len(said)
-
-
-def likeliest_leaf(tree: DraftTree) -> tuple[int, list[int], float]:
-    """-> the leaf that is reached most often, the tokens on its path, and how often."""
-    reach = reaches(tree)
-    leaves = set(range(len(tree))) - set(tree.parents)
-    leaf = max(leaves, key=lambda node: (reach[node], -node))
-    path, node = [], leaf
-    while node >= 0:
-        path.append(tree.tokens[node])
-        node = tree.parents[node]
-    return leaf, path[::-1], reach[leaf]
-
-
-def graft(tree: DraftTree, branch: DraftTree, at: int, max_nodes: int) -> None:
-    """Adds what of branch the tree lacks below node `at`, up to max_nodes in all."""
-    children = {(p, t): node for node, (p, t) in enumerate(zip(tree.parents, tree.tokens))}
-    placed: list[int] = []
-    for token, parent, confidence in zip(branch.tokens, branch.parents, branch.confidence):
-        below = placed[parent] if parent >= 0 else at
-        node = children.get((below, token))
-        if node is None:
-            if len(tree) == max_nodes:
-                return
-            node = children[below, token] = tree.add(token, below, confidence)
-        placed.append(node)

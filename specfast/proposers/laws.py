@@ -24,14 +24,14 @@ def check_laws(proposal: Proposal, vocab_size: int) -> None:
     for name, t in (("draft_laws", laws), ("law_row", law_row), ("vocab_map", vocab_map)):
         if t is not None:
             check_in_memory(t, name)
-    _check(law_row, "law_row", torch.int32, proposal.tokens.shape)
+    check_column(law_row, "law_row", torch.int32, proposal.tokens.shape)
     if vocab_map is not None:
-        _check(vocab_map, "vocab_map", torch.int32, (laws.shape[-1],))
+        check_column(vocab_map, "vocab_map", torch.int32, (laws.shape[-1],))
         ids = vocab_map.numpy()
         if not len(ids) or ids.min() < 0 or ids.max() >= vocab_size:
             raise ValueError(f"vocab_map must hold ids of the target's vocabulary of {vocab_size}.")
     width = vocab_size if vocab_map is None else len(vocab_map)
-    _check(laws, "draft_laws", torch.float32, (laws.shape[0], width))
+    check_column(laws, "draft_laws", torch.float32, (laws.shape[0], width))
     _check_nodes(proposal, laws, law_row.numpy())
 
 
@@ -59,7 +59,8 @@ def check_in_memory(t: object, name: str) -> None:
         raise ValueError(f"{name} must be a tensor in memory, without gradient.")
 
 
-def _check(t: Tensor, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def check_column(t: Tensor, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """ValueError for another dtype, shape or layout."""
     if t.dtype != dtype or tuple(t.shape) != tuple(shape) or not t.is_contiguous():
         raise ValueError(
             f"{name} must be contiguous {dtype} of shape {list(shape)}, not {t.dtype} of shape "

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from specfast._host import Adjacency
-from specfast.proposers.base import MIN_SURVIVAL, DraftTree, Needs, Proposal
+from specfast.proposers.base import MIN_SURVIVAL, Needs, Proposal
+from specfast.proposers.draft_tree import DraftTree
 from specfast.speculative_config import SpeculativeConfig
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from collections.abc import Sequence as Seqs
 from typing import TYPE_CHECKING, ClassVar
 
 from specfast._host import SuffixDrafter, SuffixTree
-from specfast.proposers.base import MIN_SURVIVAL, DraftTree, Needs, Proposal
+from specfast.proposers.base import MIN_SURVIVAL, Needs, Proposal
+from specfast.proposers.draft_tree import DraftTree
 from specfast.speculative_config import SpeculativeConfig
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from specfast.budget import Budget, outcomes, survival
 from specfast.calibration import NUM_BINS, Calibration
 from specfast.cost_model import MAX_ROWS, CostModel
-from specfast.proposers.base import DraftTree, Proposal
+from specfast.proposers.base import Proposal
+from specfast.proposers.draft_tree import DraftTree
 from specfast.sampling_params import SamplingParams
 from specfast.speculative_config import SpeculativeConfig
 from tests.unit.test_engine import GREEDY, SAMPLED, make_engine, run, target_stream, tokens

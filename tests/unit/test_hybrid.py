@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import hypothesis.strategies as st
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 
 from specfast.proposers import hybrid
-from specfast.proposers.base import DraftTree, Needs, Proposal
-from specfast.proposers.hybrid import HybridProposer, expected, graft, likeliest_leaf, num_foretold
+from specfast.proposers.base import Needs, Proposal
+from specfast.proposers.draft_tree import DraftTree, expected, graft, likeliest_leaf, num_foretold
+from specfast.proposers.hybrid import HybridProposer
 from specfast.proposers.target import Target
 from specfast.proposers.track_record import FRUITLESS, MAX_REST, CostClock, Promises, Watchdog
 from specfast.sampling_params import SamplingParams
@@ -251,6 +253,8 @@ def test_retrieval_goes_on_behind_the_drafter(monkeypatch):
     run(engine, [prompt], SamplingParams(max_tokens=6, ignore_eos=True, **GREEDY))
     first = seen[0].tokens[0].tolist()
     assert first[:3] == stream[6:9], "one token of the drafter's, the rest retrieved"
+    assert seen[0].sources[0, :3].tolist() == [0, 1, 1]
+    assert engine.proposer.source_names == ("recycle", "suffix")
 
 
 def test_confident_retrieval_spares_the_drafter(monkeypatch):
@@ -278,3 +282,23 @@ def test_limits_hold(monkeypatch):
     monkeypatch.setattr(proposer, "propose", checked)
     run(engine, [prompt], PARAMS)
     assert limits
+
+
+def test_every_node_says_who_drafted_it():
+    """The drafter's own, what retrieval adds behind and beside, and retrieval alone."""
+    tree = DraftTree([5, 6], [-1, 0], [0.5, 0.5], [0, 0])
+    graft(tree, DraftTree([5, 7, 8], [-1, 0, -1], [0.1] * 3), -1, 9, source=1)
+    assert (tree.tokens, tree.sources) == ([5, 6, 7, 8], [0, 0, 1, 1])
+    first, second = Proposal.trees([tree, DraftTree()]), Proposal.chains([[3]])
+    joined = Proposal.joined([first, second])
+    assert joined.sources.tolist() == [[0, 0, 1, 1], [0] * 4, [0] * 4]
+    assert joined.only(np.array([2, 0])).sources.tolist() == [[0] * 4, [0, 0, 1, 1]]
+    keep = np.array([[True, False, True, False], [False] * 4])
+    assert first.kept(keep).sources.tolist() == [[0, 1], [0, 0]]
+    limits = np.full((2, 2), 9, np.int32)
+    first.check(limits, 50, num_sources=2)
+    with pytest.raises(ValueError, match="sources must lie in"):
+        first.check(limits, 50)
+    with pytest.raises(ValueError, match="sources must be contiguous"):
+        replace(first, sources=first.sources.long()).check(limits, 50, num_sources=2)
+    assert second.sources is None

@@ -20,7 +20,7 @@ LAYERS = [
     extension ops reference reference_attention reference_sampling _C _host
     reference_verification workspace
     tokenizer detokenizer chat_template sequence metrics outputs kv_shape
-    proposers.base proposers.laws
+    proposers.base proposers.laws proposers.draft_tree
     cost_model calibration kv_cache sampler structured budget models
     verifier proposers
     scheduler

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from specfast._host import Adjacency, gumbel_noise
 from specfast.proposers import recycle
-from specfast.proposers.base import DraftTree, Proposal
+from specfast.proposers.base import Proposal
+from specfast.proposers.draft_tree import DraftTree
 from specfast.proposers.recycle import NUM_SUCCESSORS, RecycleProposer
 from specfast.proposers.target import Target
 from specfast.sampling_params import SamplingParams

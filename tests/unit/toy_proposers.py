@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from specfast.proposers.base import DraftTree, Needs, Proposal
+from specfast.proposers.base import Needs, Proposal
+from specfast.proposers.draft_tree import DraftTree
 from specfast.sampler import draw_drafts
 
 
