@@ -69,7 +69,7 @@ def likeliest_leaf(tree: DraftTree) -> tuple[int, list[int], float]:
 
 
 def graft(tree: DraftTree, branch: DraftTree, at: int, max_nodes: int, source: int = 0) -> None:
-    """Adds what of branch, by this source, the tree lacks below node `at`, up to max_nodes in all."""
+    """Adds what of a source's branch the tree lacks below node `at`, up to max_nodes in all."""
     children = {(p, t): node for node, (p, t) in enumerate(zip(tree.parents, tree.tokens))}
     placed: list[int] = []
     for token, parent, confidence in zip(branch.tokens, branch.parents, branch.confidence):

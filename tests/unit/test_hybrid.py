@@ -112,7 +112,7 @@ def test_what_is_grafted_stays_within_depth_and_nodes(data, depth, more):
 
     proposer._retrieval = SimpleNamespace(continuation=continuation)
     tree = proposer._grafted(None, own, found, depth, nodes)
-    Proposal.trees([tree]).check(np.array([[depth, nodes]]), 40)
+    Proposal.trees([tree]).check(np.array([[depth, nodes]]), 40, num_sources=2)
     assert len(set(paths(tree))) == len(tree), "siblings are distinct"
     assert paths(tree)[: len(own)] == paths(own)
     known = {*paths(own), *paths(found)}
@@ -275,7 +275,7 @@ def test_limits_hold(monkeypatch):
 
     def checked(batch):
         proposal = propose(batch)
-        proposal.check(batch.draft_limits, 40)
+        proposal.check(batch.draft_limits, 40, num_sources=2)
         limits.append(int(np.max(batch.draft_limits)))
         return proposal
 
