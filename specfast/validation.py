@@ -105,7 +105,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """A JSON file's object."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}); fetch or save it again.") from error
     require(isinstance(values, dict), f"{path} is not a JSON object; fetch or save it again.")
     return values

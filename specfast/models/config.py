@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from specfast.models.config_keys import FAMILIES, check_keys
+from specfast.models.config_values import count, flag, positive, size
 from specfast.models.rope import Rope
 from specfast.validation import require
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_MAX_LAYERS = 4096
 
 
 @dataclass(frozen=True)
@@ -77,71 +79,70 @@ class ModelConfig:
         ValueError for a model type or a key that we don't implement; unknown keys warn.
         """
         model_type = config.get("model_type")
-        if model_type not in FAMILIES:
+        if model_type not in tuple(FAMILIES):
             raise ValueError(
                 f"model type {model_type!r} is not supported; supported are {', '.join(FAMILIES)}."
             )
         family = FAMILIES[model_type]
         check_keys(config, family)
         values = {**family.defaults, **config}
-        num_layers, num_heads = (
-            _size(values, "num_hidden_layers"),
-            _size(values, "num_attention_heads"),
-        )
-        attention_bias = bool(values.get("attention_bias"))
-        max_positions = _size(values, "max_position_embeddings")
+        num_layers, num_heads = _num_layers(values), size(values, "num_attention_heads")
+        attention_bias = flag(values, "attention_bias")
+        max_positions = size(values, "max_position_embeddings")
         require(
             values["hidden_act"] == "silu",
             f"hidden_act {values['hidden_act']!r} is not implemented; only 'silu' is.",
         )
         return cls(
             model_type=model_type,
-            vocab_size=_size(values, "vocab_size"),
-            hidden_size=_size(values, "hidden_size"),
-            intermediate_size=_size(values, "intermediate_size"),
+            vocab_size=size(values, "vocab_size"),
+            hidden_size=size(values, "hidden_size"),
+            intermediate_size=size(values, "intermediate_size"),
             num_layers=num_layers,
             num_heads=num_heads,
-            num_kv_heads=values.get("num_key_value_heads") or num_heads,
+            num_kv_heads=size(values, "num_key_value_heads", num_heads),
             head_dim=_head_dim(values, num_heads),
             max_position_embeddings=max_positions,
-            rms_norm_eps=float(values["rms_norm_eps"]),
+            rms_norm_eps=positive(values, "rms_norm_eps"),
             rope=Rope.from_hf(values, family.rope_theta, max_positions),
             windows=_windows(values, num_layers),
             rotary_layers=_rotary_layers(values, num_layers),
-            tie_word_embeddings=bool(values["tie_word_embeddings"]),
+            tie_word_embeddings=flag(values, "tie_word_embeddings"),
             qkv_bias=attention_bias or family.qkv_bias,
             o_bias=attention_bias and family.o_bias and "attention_bias" in family.reads,
-            mlp_bias=bool(values.get("mlp_bias")),
+            mlp_bias=flag(values, "mlp_bias"),
             qk_norm=family.qk_norm,
             bos_token_id=values.get("bos_token_id"),
             draft_vocab_size=_draft_vocab_size(values),
-            num_nextn_predict_layers=values.get("num_nextn_predict_layers") or 0,
+            num_nextn_predict_layers=count(values, "num_nextn_predict_layers"),
             dtype=_dtype(values.get("dtype") or values.get("torch_dtype")),
         )
-
-
-def _size(values: Mapping[str, Any], key: str) -> int:
-    value = values.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"config.json: {key} must be a positive integer, not {value!r}.")
-    return value
 
 
 def _draft_vocab_size(values: Mapping[str, Any]) -> int | None:
     if values.get("draft_vocab_size") is None:
         return None
-    size, whole = _size(values, "draft_vocab_size"), _size(values, "vocab_size")
+    part, whole = size(values, "draft_vocab_size"), size(values, "vocab_size")
     require(
-        size <= whole,
-        f"config.json: draft_vocab_size ({size}) must not be above vocab_size ({whole}).",
+        part <= whole,
+        f"config.json: draft_vocab_size ({part}) must not be above vocab_size ({whole}).",
     )
-    return size
+    return part
+
+
+def _num_layers(values: Mapping[str, Any]) -> int:
+    found = size(values, "num_hidden_layers")
+    require(
+        found <= _MAX_LAYERS,
+        f"config.json: num_hidden_layers must be at most {_MAX_LAYERS}, not {found}.",
+    )
+    return found
 
 
 def _head_dim(values: Mapping[str, Any], num_heads: int) -> int:
-    if values.get("head_dim"):
-        return _size(values, "head_dim")
-    hidden_size = _size(values, "hidden_size")
+    if values.get("head_dim") is not None:
+        return size(values, "head_dim")
+    hidden_size = size(values, "hidden_size")
     require(
         hidden_size % num_heads == 0,
         f"config.json: hidden_size ({hidden_size}) must be a multiple of num_attention_heads "
@@ -150,8 +151,8 @@ def _head_dim(values: Mapping[str, Any], num_heads: int) -> int:
     return hidden_size // num_heads
 
 
-def _dtype(name: str | None) -> torch.dtype:
-    name = (name or "float32").removeprefix("torch.")
+def _dtype(given: object) -> torch.dtype:
+    name = str(given or "float32").removeprefix("torch.")
     require(name in DTYPES, f"config.json: dtype {name!r} is not one of {', '.join(DTYPES)}.")
     return DTYPES[name]
 
@@ -162,16 +163,16 @@ def _rotary_layers(values: Mapping[str, Any], num_layers: int) -> tuple[bool, ..
         return (True,) * num_layers
     flags = values.get("no_rope_layers")
     if flags is None:
-        interval = _size(values, "no_rope_layer_interval")
+        interval = size(values, "no_rope_layer_interval")
         flags = [(layer + 1) % interval != 0 for layer in range(num_layers)]
     return tuple(bool(flag) for flag in _per_layer(flags, num_layers, "no_rope_layers"))
 
 
 def _windows(values: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
-    window = values.get("sliding_window") or 0
+    window = count(values, "sliding_window")
     if values["model_type"] == "mistral":
         return (window,) * num_layers
-    window = window if values.get("use_sliding_window") else 0
+    window = window if flag(values, "use_sliding_window") else 0
     layer_types = values.get("layer_types")
     if layer_types is None:
         return tuple(window if slides else 0 for slides in _sliding_layers(values, num_layers))
@@ -193,13 +194,15 @@ def _sliding_layers(values: Mapping[str, Any], num_layers: int) -> list[bool]:
     """Which layers slide where layer_types does not say: Qwen's upper ones, SmolLM3's unrotated."""
     if values["model_type"] == "smollm3":
         return [not rotates for rotates in _rotary_layers(values, num_layers)]
-    first = values.get("max_window_layers") or 0
+    first = count(values, "max_window_layers")
     return [layer >= first for layer in range(num_layers)]
 
 
-def _per_layer(entries: list[Any], num_layers: int, key: str) -> list[Any]:
+def _per_layer(found: object, num_layers: int, key: str) -> list[Any]:
+    require(isinstance(found, list), f"config.json: {key} must be a list, not {found!r}.")
+    assert isinstance(found, list)
     require(
-        len(entries) >= num_layers,
-        f"config.json: {key} has {len(entries)} entries for {num_layers} layers.",
+        len(found) >= num_layers,
+        f"config.json: {key} has {len(found)} entries for {num_layers} layers.",
     )
-    return entries[:num_layers]
+    return found[:num_layers]

@@ -147,5 +147,5 @@ def _harmless(key: str, value: Any) -> bool:
     if value is None or value in _REFUSED[key]:
         return True
     if key == "layer_types":
-        return all(kind == "full_attention" for kind in value)
-    return key == "no_rope_layers" and all(value)
+        return isinstance(value, list) and all(kind == "full_attention" for kind in value)
+    return key == "no_rope_layers" and isinstance(value, list) and all(value)

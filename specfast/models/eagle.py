@@ -15,12 +15,13 @@ from torch import Tensor
 
 from specfast import ops
 from specfast.models.config import DTYPES, ModelConfig
+from specfast.models.config_values import entries, flag
 from specfast.models.decoder import Model
 from specfast.models.feature_draft import FeatureDraft
 from specfast.models.head_reader import HeadReader
 from specfast.models.loader import head_folder
 from specfast.models.weights import LayerWeights
-from specfast.validation import read_object, require
+from specfast.validation import is_integer, read_object, require
 
 # What only heads have in their config.json, beside a decoder's keys.
 _OWN_KEYS = frozenset(
@@ -106,6 +107,10 @@ def load_eagle(name: str, target: Model, dtype: str = "auto") -> FeatureDraft:
     """
     folder = head_folder(name)
     checkpoint = folder.checkpoint
+    require(
+        "fc.weight" in checkpoint.shapes,
+        f"{name} is no EAGLE head: it has no tensor 'fc.weight'. Give its own method.",
+    )
     raw = read_object(folder.path / "config.json")
     stored = checkpoint.dtype if dtype == "auto" else DTYPES[dtype]
     reader = HeadReader(name, checkpoint, torch.float32 if stored == torch.float16 else stored)
@@ -121,7 +126,7 @@ def _layer_config(name: str, raw: Mapping[str, Any], target: ModelConfig) -> Mod
     many tokens.
     """
     values = {k: v for k, v in raw.items() if k not in _OWN_KEYS}
-    if nested := raw.get("transformer_layer_config"):  # speculators
+    if nested := entries(raw, "transformer_layer_config"):  # speculators
         values = {**nested, "draft_vocab_size": raw.get("draft_vocab_size")}
     values = {**values, "num_hidden_layers": 1}
     values.setdefault("vocab_size", target.vocab_size)
@@ -131,7 +136,7 @@ def _layer_config(name: str, raw: Mapping[str, Any], target: ModelConfig) -> Mod
         f"{name} was made for a target with a vocabulary of {config.vocab_size}, not "
         f"{target.vocab_size}.",
     )
-    require(not raw.get("fc_norm"), f"{name}: fc_norm is not implemented.")
+    require(not flag(raw, "fc_norm"), f"{name}: fc_norm is not implemented.")
     return replace(config, max_position_embeddings=target.max_position_embeddings)
 
 
@@ -162,7 +167,7 @@ def _third(
     width = len(layers) * target.config.hidden_size
     prefix = "midlayer." if reader.has("midlayer.hidden_norm.weight") else "layers.0."
     d2t = _d2t(reader, config)
-    features_norm = reader.vector("input_norm.weight", width) if raw.get("norm_before_fc") else None
+    has_norm = flag(raw, "norm_before_fc")
     return Eagle3(
         config,
         reader.layer(prefix, config, 2 * size),
@@ -172,25 +177,26 @@ def _third(
         layers,
         reader.matrix("fc.weight", size, width),
         (
-            features_norm,
+            reader.vector("input_norm.weight", width) if has_norm else None,
             reader.vector(f"{prefix}hidden_norm.weight", size),
             reader.vector("norm.weight", size),
         ),
-        bool(raw.get("norm_before_residual", "transformer_layer_config" in raw)),
-        bool(raw.get("norm_output")),
+        flag(raw, "norm_before_residual", "transformer_layer_config" in raw),
+        flag(raw, "norm_output"),
     )
 
 
 def _target_layers(name: str, raw: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
     key = "eagle_aux_hidden_state_layer_ids"
-    found = raw.get(key) or (raw.get("eagle_config") or {}).get(key)
-    layers = tuple(found or (2, num_layers // 2, num_layers - 3))
-    ascending = all(a < b for a, b in zip(layers, layers[1:]))
+    found = raw.get(key) or entries(raw, "eagle_config").get(key)
+    layers = found or [2, num_layers // 2, num_layers - 3]
     require(
-        ascending and layers[0] >= 0 and layers[-1] <= num_layers,
+        isinstance(layers, list)
+        and all(map(is_integer, layers))
+        and all(a < b for a, b in zip([-1, *layers], [*layers, num_layers + 1])),
         f"{name}: {key} must ascend within 0 to {num_layers}, the target's layers, not {layers}.",
     )
-    return layers
+    return tuple(layers)
 
 
 def _embedding(reader: HeadReader, config: ModelConfig, target: Model) -> Tensor:

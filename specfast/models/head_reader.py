@@ -27,7 +27,10 @@ class HeadReader:
         """As stored. ValueError if it is missing or of another shape."""
         found = self._checkpoint.shapes.get(name)
         if found is None:
-            raise ValueError(f"{self.name} has no tensor {name!r} {list(shape)}.")
+            raise ValueError(
+                f"{self.name} has no tensor {name!r} {list(shape)}, which its config.json "
+                "implies; fetch or save it again."
+            )
         if found != shape:
             raise ValueError(
                 f"{self.name}: tensor {name!r} has shape {list(found)}; beside this target and by "

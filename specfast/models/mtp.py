@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specfast.models.config import DTYPES, ModelConfig
+from specfast.models.config_values import count
 from specfast.models.decoder import Model
 from specfast.models.feature_draft import FeatureDraft
 from specfast.models.head_reader import HeadReader
@@ -53,16 +54,16 @@ def load_mtp(name: str, target: Model, dtype: str = "auto") -> tuple[MtpBlock, .
     ValueError if there are none, or they don't fit. dtype as for `loader.load`.
     """
     folder = head_folder(name)
-    count = read_object(folder.path / "config.json").get("num_nextn_predict_layers") or 0
+    num_blocks = count(read_object(folder.path / "config.json"), "num_nextn_predict_layers")
     require(
-        count > 0,
+        num_blocks > 0,
         f"{name} has no MTP blocks (num_nextn_predict_layers in its config.json); use another "
         "method, or train some with `specfast train mtp`.",
     )
     stored = folder.checkpoint.dtype if dtype == "auto" else DTYPES[dtype]
     stored = torch.float32 if stored == torch.float16 else stored
     reader = HeadReader(name, folder.checkpoint, stored)
-    blocks = tuple(_block(reader, f"model.mtp_layers.{n}.", target) for n in range(count))
+    blocks = tuple(_block(reader, f"model.mtp_layers.{n}.", target) for n in range(num_blocks))
     reader.check_all_used(lambda n: not n.startswith("model.mtp_layers."))
     return blocks
 

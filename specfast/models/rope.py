@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specfast.models.config_values import entries, flag, positive, size
+
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
@@ -49,24 +51,23 @@ class Rope:
     @classmethod
     def from_hf(cls, config: Mapping[str, Any], default_theta: float, max_positions: int) -> Rope:
         """Reads rope_parameters, or rope_theta with rope_scaling. ValueError for other kinds."""
-        values = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
-        theta = values.get("rope_theta") or config.get("rope_theta") or default_theta
-        kind = values.get("rope_type") or values.get("type") or "default"
+        values = entries(config, "rope_scaling") or entries(config, "rope_parameters")
+        kind = str(values.get("rope_type") or values.get("type") or "default")
         _check(kind, values)
         key = "original_max_position_embeddings"
-        original = config.get(key) or values.get(key) or max_positions
-        factor = values.get("factor") or max_positions / original
+        original = size(config, key, size(values, key, max_positions))
+        factor = positive(values, "factor", max_positions / original)
         return cls(
-            theta=float(theta),
+            theta=positive(values, "rope_theta", positive(config, "rope_theta", default_theta)),
             kind=kind,
-            factor=1.0 if kind == "default" else float(factor),
+            factor=1.0 if kind == "default" else factor,
             original_max_positions=original,
-            low_freq_factor=float(values.get("low_freq_factor") or 1.0),
-            high_freq_factor=float(values.get("high_freq_factor") or 4.0),
+            low_freq_factor=positive(values, "low_freq_factor", 1.0),
+            high_freq_factor=positive(values, "high_freq_factor", 4.0),
             attention_factor=_yarn_attention(values, factor) if kind == "yarn" else 1.0,
-            beta_fast=float(values.get("beta_fast") or 32.0),
-            beta_slow=float(values.get("beta_slow") or 1.0),
-            truncate=bool(values.get("truncate", True)),
+            beta_fast=positive(values, "beta_fast", 32.0),
+            beta_slow=positive(values, "beta_slow", 1.0),
+            truncate=flag(values, "truncate", True),
         )
 
     def inverse_frequencies(self, head_dim: int) -> Tensor:
@@ -146,8 +147,9 @@ def _yarn_attention(values: Mapping[str, Any], factor: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
     if values.get("attention_factor") is not None:
-        return float(values["attention_factor"])
-    mscale, mscale_all = values.get("mscale"), values.get("mscale_all_dim")
-    if mscale and mscale_all:
-        return scale(mscale) / scale(mscale_all)
+        return positive(values, "attention_factor")
+    weights = "mscale", "mscale_all_dim"
+    if all(values.get(key) for key in weights):
+        mscale, mscale_all = (scale(positive(values, key)) for key in weights)
+        return mscale / mscale_all
     return scale(1.0)

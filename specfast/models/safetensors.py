@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from torch import Tensor
 from specfast.models.weights import VOCABULARY_MAPS
 from specfast.validation import read_object
 
-_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-_MAP_DTYPES = {"I32": torch.int32, "I64": torch.int64, "BOOL": torch.bool}
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+MAP_DTYPES = {"I32": torch.int32, "I64": torch.int64, "BOOL": torch.bool}
 
 
 class FolderCheckpoint:
@@ -32,14 +33,14 @@ class FolderCheckpoint:
         for name, file in self._file_of.items():
             stored = file.get_slice(name)
             self.shapes[name] = tuple(stored.get_shape())
-            supported = _MAP_DTYPES if name in VOCABULARY_MAPS else _DTYPES
+            supported = MAP_DTYPES if name in VOCABULARY_MAPS else DTYPES
             if stored.get_dtype() not in supported:
                 raise ValueError(
                     f"Tensor {name!r} is stored as {stored.get_dtype()}, which is not supported; "
                     f"supported are {', '.join(supported)}."
                 )
-            if len(self.shapes[name]) == 2:
-                dtypes[_DTYPES[stored.get_dtype()]] += 1
+            if len(self.shapes[name]) == 2 and name not in VOCABULARY_MAPS:
+                dtypes[DTYPES[stored.get_dtype()]] += 1
         self.dtype = dtypes.most_common(1)[0][0] if dtypes else torch.float32
 
     def tensor(self, name: str) -> Tensor:
@@ -49,7 +50,7 @@ class FolderCheckpoint:
 def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise ValueError(
             f"{path} is no whole safetensors file ({error}); fetch or save it again."
         ) from error
@@ -60,8 +61,8 @@ def weight_files(folder: Path) -> list[Path]:
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.exists():
         weight_map = read_object(index).get("weight_map")
-        if not isinstance(weight_map, dict):
-            raise ValueError(f"{index} is without a weight_map; fetch or save it again.")
+        if not isinstance(weight_map, dict) or not _all_text(weight_map.values()):
+            raise ValueError(f"{index} is without a weight_map of files; fetch or save it again.")
         names = sorted(set(weight_map.values()))
     elif single.exists():
         names = [single.name]
@@ -74,3 +75,7 @@ def weight_files(folder: Path) -> list[Path]:
         if not (folder / name).exists():
             raise ValueError(f"{folder} lacks the file {name} that {index.name} names.")
     return [folder / name for name in names]
+
+
+def _all_text(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +16,7 @@ from specfast.models.config import ModelConfig
 EMBEDDING, HEAD, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 D2T, T2D = "d2t", "t2d"
 VOCABULARY_MAPS = (D2T, T2D)
+_MTP_BLOCK = re.compile(r"model\.mtp_layers\.(\d{1,4})\.")
 
 
 class Checkpoint(Protocol):
@@ -99,8 +101,9 @@ def _is_beside(name: str, config: ModelConfig) -> bool:
     """Old checkpoints store the rotary frequencies, tied ones their head twice; MTP blocks have
     MiMo's names and stand beside the decoder.
     """
-    mtp = tuple(f"model.mtp_layers.{n}." for n in range(config.num_nextn_predict_layers))
-    return name.endswith("rotary_emb.inv_freq") or name == HEAD or name.startswith(mtp)
+    block = _MTP_BLOCK.match(name)
+    is_mtp = block is not None and int(block[1]) < config.num_nextn_predict_layers
+    return name.endswith("rotary_emb.inv_freq") or name == HEAD or is_mtp
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

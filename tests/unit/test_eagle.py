@@ -240,6 +240,8 @@ WRONG = {
     "a map past the vocabulary": ("eagle3", {"d2t": 90}, {}, "ascending tokens below 101"),
     "no layer": ("eagle3", {"midlayer.mlp.up_proj.weight": None}, {}, "no tensor 'midlayer.mlp.up"),
     "norms that are not implemented": ("eagle3", {}, {"fc_norm": True}, "fc_norm"),
+    "no head at all": ("eagle3", {"fc.weight": None}, {}, "no EAGLE head.*'fc.weight'"),
+    "a map of two axes": ("eagle3_shared", {"d2t": (40, 1)}, {}, "'d2t' has shape"),
 }  # fmt: skip
 
 
@@ -253,10 +255,46 @@ def test_a_head_that_does_not_fit_is_refused_by_name(what, target, tmp_path):
         elif isinstance(change, int):
             state[key] = state[key] + change
         else:
-            state[key] = torch.zeros(change)
+            dtype = state[key].dtype if key in state else torch.float32
+            state[key] = torch.zeros(change, dtype=dtype)
     folder = save_head(tmp_path / "head", LAYOUTS[name], state, **config)
     with pytest.raises(ValueError, match=message):
         load_eagle(str(folder), target)
+
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+NO_LAYERS = (
+    5,
+    "123",
+    {"a": 1},
+    ["1", "2", "3"],
+    [1.0, 2.0, 3.0],
+    [None],
+    [True, 2, 3],
+    [2, 1],
+    [5],
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        (IDS, NO_LAYERS),
+        ("eagle_config", (1, "x", [1], *({IDS: layers} for layers in NO_LAYERS))),
+        ("transformer_layer_config", (1, "x", [1])),
+        ("norm_before_residual", (1, "false")),
+        ("norm_before_fc", (1, "false")),
+        ("norm_output", (1, "false")),
+        ("fc_norm", (1, "false")),
+    ],
+)
+def test_a_config_of_wrong_kinds_is_refused_by_its_key(key, values, target, tmp_path):
+    layout = LAYOUTS["eagle3_post_norm"]
+    for value in values:
+        changes = {key: value} if key != "eagle_config" else {IDS: None, key: value}
+        folder = save_head(tmp_path / "head", layout, tensors_of(layout), **changes)
+        with pytest.raises(ValueError, match=IDS if isinstance(value, dict) else key):
+            load_eagle(str(folder), target)
 
 
 def test_a_head_of_eagle_3_is_no_eagle_1(target, tmp_path):

@@ -157,6 +157,15 @@ def test_demo_is_found_by_name(monkeypatch, tmp_path):
 
 
 def test_an_index_without_a_map(folder):
-    (folder / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(ValueError, match="weight_map"):
+    for found in ("{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'):
+        (folder / "model.safetensors.index.json").write_text(found)
+        with pytest.raises(ValueError, match="weight_map"):
+            load(str(folder))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_folder_where_a_file_should_be(name, folder):
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with pytest.raises(ValueError, match=f"{name} is no"):
         load(str(folder))

@@ -179,3 +179,54 @@ def test_freq_factors_divide():
     assert torch.equal(
         slowed.inverse_frequencies(4) * torch.tensor([1.0, 4.0]), plain.inverse_frequencies(4)
     )
+
+
+NO_SIZE = (0, -1, 1.5, True, "7", [], {}, [1], float("nan"), float("inf"), 2**63)
+NO_NUMBER = (0, -0.5, True, "7", [], {}, [1], float("nan"), float("inf"))
+NO_FLAG = (0, 1, "true", [], {})
+NO_OBJECT = (1, "x", True, [1])
+SIZES_OF = (
+    "hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "max_position_embeddings", "draft_vocab_size",
+)  # fmt: skip
+WRONG = {
+    **dict.fromkeys(SIZES_OF, NO_SIZE),
+    **dict.fromkeys(("rms_norm_eps", "rope_theta"), NO_NUMBER),
+    **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias"), NO_FLAG),
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), NO_OBJECT),
+    "num_nextn_predict_layers": (-1, 1.5, "1", [1], True),
+    "model_type": ([], {}, 1, "", None),
+    "dtype": (1, [1], "int8"),
+}
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_a_value_of_a_wrong_kind_is_refused_by_its_key(key):
+    for value in WRONG[key]:
+        with pytest.raises(ValueError, match=key.partition("_type")[0]):
+            read(**{key: value})
+
+
+@pytest.mark.parametrize("key", ["factor", "rope_theta", "beta_fast", "attention_factor", "mscale"])
+def test_a_rope_of_wrong_numbers_is_refused_by_its_key(key):
+    yarn = {"rope_type": "yarn", "factor": 2.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+    for value in (-1.0, "2", True, [2], float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=key):
+            read(rope_scaling={**yarn, key: value})
+
+
+@pytest.mark.parametrize("key", ["layer_types", "no_rope_layers", "sliding_window"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "smollm3"])
+def test_layers_told_by_no_list_are_refused(key, family):
+    for value in (1, True, "x", {"a": 1}):
+        if key == "sliding_window" and value == 1:
+            continue
+        if key == "no_rope_layers" and family == "qwen3":
+            continue
+        with pytest.raises(ValueError, match=key):
+            read(model_type=family, num_key_value_heads=2, **{key: value})
+
+
+def test_more_layers_than_any_model_has():
+    with pytest.raises(ValueError, match="num_hidden_layers must be at most 4096"):
+        read(num_hidden_layers=2**30)

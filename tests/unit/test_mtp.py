@@ -220,6 +220,14 @@ def test_blocks_that_do_not_fit_are_refused_by_name(shapes, message, target, tmp
         load_mtp(str(folder), target)
 
 
+@pytest.mark.parametrize("count", [-1, 1.5, "1", [1], True, 2**31])
+def test_a_number_of_blocks_that_can_not_be_is_refused(count, target, tmp_path):
+    folder = save_blocks(tmp_path / "blocks", 1)
+    (folder / "config.json").write_text(json.dumps({"num_nextn_predict_layers": count}))
+    with pytest.raises(ValueError, match="num_nextn_predict_layers must be an integer"):
+        load_mtp(str(folder), target)
+
+
 @pytest.mark.parametrize("fill", [float("nan"), float("inf"), 1e30, 0.0])
 @pytest.mark.parametrize("count", [1, 2])
 def test_garbage_weights_cost_drafts_alone(fill, count, target, tmp_path, eager):
