@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -181,9 +182,9 @@ class FeatureOptions:
     ] = 20.0
 
     def __post_init__(self) -> None:
-        if not self.feature_cache_gb >= 0:
+        if not 0 <= self.feature_cache_gb < math.inf:
             raise ValueError(
-                f"--feature-cache-gb must not be below 0, not {self.feature_cache_gb}."
+                f"--feature-cache-gb must not be below 0, and finite, not {self.feature_cache_gb}."
             )
 
     @property

@@ -26,6 +26,7 @@ from specfast.train.prompts import (
     read_sources,
 )
 from specfast.train.writers import Report, Writer
+from specfast.validation import read_object
 
 _HELD_OUT_EVERY = 32
 _ANSWERS, _EVALUATION = "answers", "evaluation"
@@ -112,7 +113,7 @@ def _claim(work: Path, settings: CorpusSettings) -> None:
     if not path.exists():
         path.write_text(json.dumps(mine, indent=1) + "\n", "utf-8")
         return
-    theirs = json.loads(path.read_text("utf-8"))
+    theirs = read_object(path)
     changed = sorted(k for k in mine if theirs.get(k) != mine[k])
     if changed:
         raise ValueError(

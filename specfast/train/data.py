@@ -23,6 +23,7 @@ from specfast.sequence import Batch
 from specfast.sequence import Sequence as TokenSequence
 from specfast.train.features import FeatureStore
 from specfast.train.prompts import TargetPrompt
+from specfast.train.work_files import reading
 
 SHARD_ANSWERS = 128
 _OUTSTANDING = 2  # requests handed to the engine, over those that it runs at once
@@ -93,6 +94,9 @@ class Recorder:
         return Record(torch.stack(ids).numpy(), torch.stack(logits).numpy(), features)
 
 
+_COLUMNS = "index", "num_prompt_tokens", "lengths", "tokens", "top_ids", "top_logits"
+
+
 class AnswerStore:
     """A folder of shards; an answer is there once its shard is. What comes first is what finished
     first, but `load` sorts by index, so an interruption leaves no trace in the data. Stores that
@@ -107,7 +111,7 @@ class AnswerStore:
 
     def done(self) -> set[int]:
         """Indices of the answers on disk."""
-        return {int(i) for path in self._shards() for i in np.load(path)["index"]}
+        return {int(i) for path in self._shards() for i in _arrays(path, ("index",))["index"]}
 
     def add(self, answer: Answer) -> None:
         self._pending.append(answer)
@@ -143,9 +147,13 @@ class AnswerStore:
         return sorted(self.folder.glob("answers-*.npz"))
 
 
+def _arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    with reading(path), np.load(path) as shard:
+        return {name: shard[name] for name in names}
+
+
 def _read_shard(path: Path) -> Iterator[Answer]:
-    with np.load(path) as shard:
-        arrays = {name: shard[name] for name in shard.files}
+    arrays = _arrays(path, _COLUMNS)
     token, row = 0, 0
     entries = zip(arrays["index"], arrays["num_prompt_tokens"], arrays["lengths"])
     for index, num_prompt, length in ((int(i), int(p), int(n)) for i, p, n in entries):

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specfast.train.work_files import reading
+
 
 @dataclass(frozen=True)
 class FeatureRequest:
@@ -68,7 +70,9 @@ class FeatureStore:
 
     def get(self, index: int, layers: tuple[int, ...] = ()) -> Tensor:
         """bfloat16 [tokens - 1, layers hidden], of these of the store's layers."""
-        found = torch.from_numpy(np.load(self._path(index))).view(torch.bfloat16)
+        path = self._path(index)
+        with reading(path):
+            found = torch.from_numpy(np.load(path)).view(torch.bfloat16)
         if layers in ((), self.layers):
             return found
         columns = found.chunk(len(self.layers), 1)

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specfast.train.work_files import reading
+from specfast.validation import MANY, check_integer, check_number
+
 
 @dataclass(frozen=True)
 class LoopSettings:
@@ -29,10 +32,8 @@ class LoopSettings:
     clip: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, not {self.steps}.")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}.")
+        check_integer(self, "steps", 1, MANY)
+        check_number(self, "learning_rate", lambda rate: 0 < rate < math.inf, "be above 0, finite")
 
     def factor(self, step: int) -> float:
         """What the learning rate of this step is multiplied by."""
@@ -110,17 +111,20 @@ class _Run:
         """-> the step to go on with."""
         if not self.path.exists():
             return 0
-        saved = torch.load(self.path, weights_only=True)
-        if saved["identity"] != self.identity:
-            changed = [k for k in self.identity if saved["identity"].get(k) != self.identity[k]]
+        with reading(self.path):
+            saved = torch.load(self.path, weights_only=True)
+            theirs = dict(saved["identity"])
+        if theirs != self.identity:
+            changed = [k for k in self.identity if theirs.get(k) != self.identity[k]]
             raise ValueError(
                 f"{self.path} is of a run with other settings ({', '.join(changed)}); delete it, "
                 "or give another work folder."
             )
-        self.module.load_state_dict(saved["module"])
-        for optimiser, state in zip(self.optimisers, saved["optimisers"]):
-            optimiser.load_state_dict(state)
-        return saved["step"]
+        with reading(self.path):
+            self.module.load_state_dict(saved["module"])
+            for optimiser, state in zip(self.optimisers, saved["optimisers"]):
+                optimiser.load_state_dict(state)
+            return saved["step"]
 
     def save(self, step: int) -> None:
         """Whole or not at all: a kill in between leaves the older checkpoint."""

@@ -99,3 +99,13 @@ def test_resumes_where_it_was_interrupted(tmp_path, monkeypatch):
     assert counts[-1][0] == len(PROMPTS)
     assert_same(whole, resumed)
     assert write(tmp_path / "cut", on_answers=lambda *c: counts.append(c)) and counts[-1][1] == 0
+
+
+@pytest.mark.parametrize("keep", [slice(0), slice(50), slice(-40)])
+def test_a_broken_shard_says_what_to_do(keep, tmp_path):
+    write(tmp_path / "all")
+    (path,) = (tmp_path / "all").glob("*.npz")
+    path.write_bytes(path.read_bytes()[keep])
+    for use in (lambda: write(tmp_path / "all"), AnswerStore(tmp_path / "all").load):
+        with pytest.raises(ValueError, match=f"{path.name} can't be read .*delete it"):
+            use()

@@ -97,3 +97,26 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
     toy = Toy()
     with pytest.raises(ValueError, match="lower the learning rate"):
         train(toy, lambda step: toy.loss(step) * float("nan"), SETTINGS, tmp_path / "run.pt", {})
+
+
+@pytest.mark.parametrize("keep", [slice(0), slice(500), slice(-40)])
+def test_a_broken_checkpoint_says_what_to_do(keep, tmp_path):
+    path = tmp_path / "run.pt"
+    run(path)
+    path.write_bytes(path.read_bytes()[keep])
+    with pytest.raises(ValueError, match="run.pt can't be read .*delete it"):
+        run(path)
+    for saved in ([1], {"step": 1}, {"identity": None}):
+        torch.save(saved, path)
+        with pytest.raises(ValueError, match="run.pt"):
+            run(path)
+
+
+def test_settings_out_of_range_are_refused():
+    for name, values in {
+        "steps": (0, -1, 1.5, "9"),
+        "learning_rate": (0.0, -1.0, float("nan"), float("inf"), "1"),
+    }.items():
+        for value in values:
+            with pytest.raises(ValueError, match=name):
+                LoopSettings(**{"steps": 9, name: value})
