@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -182,9 +181,10 @@ class FeatureOptions:
     ] = 20.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.feature_cache_gb < math.inf:
+        if not 0 <= self.feature_cache_gb <= 1e9:
             raise ValueError(
-                f"--feature-cache-gb must not be below 0, and finite, not {self.feature_cache_gb}."
+                f"--feature-cache-gb must not be below 0, nor above 1e9, not "
+                f"{self.feature_cache_gb}."
             )
 
     @property

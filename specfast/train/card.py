@@ -19,6 +19,13 @@ _TOKENIZER_FILES = (
 )
 
 
+def check_out(out: Path, what: str) -> None:
+    """ValueError if a folder `out` can't be made for what is to be trained."""
+    for path in (out, *out.parents):
+        if path.is_file():
+            raise ValueError(f"{path} is a file; give a folder to write the {what} into.")
+
+
 @dataclass(frozen=True)
 class Card:
     """title and summary are prose; recipe is every setting, by group; figures what was measured,

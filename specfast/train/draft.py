@@ -20,7 +20,7 @@ from specfast.train.acceptance import (
     result_of,
 )
 from specfast.train.batches import Batch, Batches
-from specfast.train.card import Card, copy_tokenizer, save_folder, without_folders
+from specfast.train.card import Card, check_out, copy_tokenizer, save_folder, without_folders
 from specfast.train.corpus import Corpus, write_corpus
 from specfast.train.corpus_settings import CorpusSettings
 from specfast.train.induction import ROPE_THETA, Layout, start_copying
@@ -82,8 +82,7 @@ def train_draft(
     Goes on from what `work` holds. ValueError, before anything is written, for what could not end
     well; and if `work` belongs to other settings.
     """
-    if out.is_file():
-        raise ValueError(f"{out} is a file; give a folder to write the draft model into.")
+    check_out(out, "draft model")
     model, tokenizer = load(corpus_settings.target, corpus_settings.dtype)
     config = student_config(model.config, settings, tokenizer.eos_token_id)
     _check_shape(ModelConfig.from_hf(config), model.config, settings.copying)

@@ -12,7 +12,7 @@ from specfast.models.config import ModelConfig
 from specfast.models.decoder import Model
 from specfast.models.loader import load
 from specfast.train.acceptance import TrainingResult
-from specfast.train.card import Card, save_folder, without_folders
+from specfast.train.card import Card, check_out, save_folder, without_folders
 from specfast.train.corpus import Corpus, feature_sources, write_corpus
 from specfast.train.corpus_settings import CorpusSettings
 from specfast.train.eagle_folder import head_decoder, head_json, head_tensors
@@ -46,8 +46,7 @@ def train_eagle(
     Goes on from what `work` holds. ValueError, before anything is written, for what could not end
     well; and if `work` belongs to other settings.
     """
-    if out.is_file():
-        raise ValueError(f"{out} is a file; give a folder to write the head into.")
+    check_out(out, "head")
     model, tokenizer = load(corpus_settings.target, corpus_settings.dtype)
     settings = settings.of_target(model.config)
     decoder = head_decoder(model.config, settings)

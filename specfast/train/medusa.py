@@ -16,7 +16,7 @@ from specfast.proposers.candidate_tree import best_paths
 from specfast.speculative_config import MAX_NODES
 from specfast.train.acceptance import TrainingResult, chain_acceptance, result_of
 from specfast.train.batches import FeatureBatch, FeatureBatches, collate_features
-from specfast.train.card import Card, save_folder, without_folders
+from specfast.train.card import Card, check_out, save_folder, without_folders
 from specfast.train.corpus import Corpus, feature_sources, write_corpus
 from specfast.train.corpus_settings import CorpusSettings
 from specfast.train.data import Answer
@@ -51,8 +51,9 @@ class MedusaSettings:
 
     def __post_init__(self) -> None:
         check_integer(self, "num_heads", 1, MAX_NODES)
-        for name in ("num_layers", "context", "batch_size"):
+        for name in ("num_layers", "batch_size"):
             check_integer(self, name, 1, MANY)
+        check_integer(self, "context", 4, MANY)
         check_integer(self, "draft_vocab_size", 0, MANY, " (0: the whole vocabulary)")
         check_number(self, "label_weight", lambda weight: 0 <= weight <= 1, "lie in [0, 1]")
 
@@ -73,8 +74,7 @@ def train_medusa(
     Goes on from what `work` holds. ValueError, before anything is written, for what could not end
     well; and if `work` belongs to other settings.
     """
-    if out.is_file():
-        raise ValueError(f"{out} is a file; give a folder to write the heads into.")
+    check_out(out, "heads")
     model, tokenizer = load(corpus_settings.target, corpus_settings.dtype)
     kept = FeatureRequest((model.config.num_layers,), max_feature_bytes)
     corpus = write_corpus(model, tokenizer, corpus_settings, work, report, num_writers, kept)

@@ -11,7 +11,7 @@ import torch
 from specfast.models.decoder import Model
 from specfast.models.loader import load
 from specfast.train.acceptance import TrainingResult
-from specfast.train.card import Card, save_folder, without_folders
+from specfast.train.card import Card, check_out, save_folder, without_folders
 from specfast.train.corpus import feature_sources, write_corpus
 from specfast.train.corpus_settings import CorpusSettings
 from specfast.train.features import FeatureRequest
@@ -61,8 +61,7 @@ def train_mtp(
     holds. ValueError, before anything is written, for what could not end well; and if `work`
     belongs to other settings.
     """
-    if out.is_file():
-        raise ValueError(f"{out} is a file; give a folder to write the block into.")
+    check_out(out, "block")
     model, tokenizer = load(corpus_settings.target, corpus_settings.dtype)
     kept = FeatureRequest((model.config.num_layers,), max_feature_bytes)
     corpus = write_corpus(model, tokenizer, corpus_settings, work, report, num_writers, kept)

@@ -262,6 +262,22 @@ def test_a_head_that_does_not_fit_is_refused_by_name(what, target, tmp_path):
         load_eagle(str(folder), target)
 
 
+def test_release_and_reset_forget(eager):
+    model = ToyModel()
+    engine = make_engine(model, ToyHead(model))
+    kept = engine.proposer._kv._ranges, engine.proposer._log._pending
+    for n in (7, 8):
+        engine.add_request([5, 6, n], toy_params(GREEDY, 20))
+    for _ in range(3):
+        engine.step()
+    assert all(kept)
+    engine.proposer.reset()
+    assert not any(kept)
+    while engine.has_unfinished:
+        engine.step()
+    assert not any(kept)
+
+
 IDS = "eagle_aux_hidden_state_layer_ids"
 NO_LAYERS = (
     5,

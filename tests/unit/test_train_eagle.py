@@ -222,7 +222,8 @@ def test_the_targets_rotary_embedding_is_written_down(family):
         (["--context", "1"], "context must be an integer of at least 4"),
         (["--dropout", "1"], "dropout must lie in [0, 1)"),
         (["--feature-cache-gb", "-1"], "--feature-cache-gb must not be below 0"),
-        (["--feature-cache-gb", "inf"], "--feature-cache-gb must not be below 0, and finite"),
+        (["--feature-cache-gb", "1e300"], "--feature-cache-gb must not be below 0, nor above 1e9"),
+        (["--out", f"{__file__}/head"], "test_train_eagle.py is a file; give a folder"),
         (["--out", __file__], "test_train_eagle.py is a file; give a folder"),
     ],
 )
