@@ -2,78 +2,93 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence as Seqs
-from typing import Protocol
 
 import numpy as np
-from torch import Tensor
 
-from specfast.calibration import Calibration
-from specfast.cost_model import CostModel
+from specfast.control.batch_gates import BatchGates
+from specfast.control.cost_model import CostModel, DraftCost
+from specfast.control.cost_profile import CostProfile
+from specfast.control.depth_policy import (
+    DepthPolicy,
+    Drafted,
+    FixedDepth,
+    MeasuredDepth,
+    SimpleDepth,
+    StepSeconds,
+)
+from specfast.control.gate import StepSpeed
+from specfast.control.node_choice import NodeChoice
+from specfast.control.step_clock import StepClock
+from specfast.control.survival import Decided
 from specfast.proposers.base import Proposal
 from specfast.sequence import Batch, Sequence
 from specfast.speculative_config import MAX_NODES, SpeculativeConfig
 
 
-class Decided(Protocol):
-    """What the target said: path [B, N] and num_accepted [B], as in VerifyResult."""
-
-    @property
-    def path(self) -> Tensor: ...
-
-    @property
-    def num_accepted(self) -> Tensor: ...
-
-
 class Budget:
     """plan() sets limits before anything is drafted; select() only trims what was proposed.
 
-    Policy "fixed" keeps whatever is proposed. "auto" keeps the nodes with which the whole batch is
-    expected to emit most tokens a second: by their survival, calibrated, and by what a row costs,
-    measured.
+    Policy "fixed" drafts and keeps as much as is asked for, "simple" goes up and down with each
+    request. With "auto" the whole batch is expected to emit most tokens a second: by the depths
+    planned, by the nodes kept, and by a gate, which the others can have too. Limits by batch size
+    come on top of all.
     """
 
-    def __init__(self, config: SpeculativeConfig | None) -> None:
+    def __init__(self, config: SpeculativeConfig | None, num_sources: int = 1) -> None:
         self.depth = config.num_speculative_tokens if config else 0
         self.nodes = min(config.max_tree_nodes or self.depth, MAX_NODES) if config else 0
-        self._trims = bool(config and config.policy == "auto")
+        self.cost, self._draft_cost = CostModel(), DraftCost()
+        policy = config.policy if config else "fixed"
+        gated = config is not None and "auto" in (policy, config.gate)
+        self.gates = BatchGates(self.depth + 1, self.cost.profile.ridge_point) if gated else None
+        self._policy = _policy(policy, self.depth)
+        self._choice = NodeChoice(num_sources) if policy == "auto" else None
+        self._schedule = config.schedule if config else None
         self._switched_off: set[int] = set()  # ids of sequences whose drafter failed
-        self._cost, self._calibration = CostModel(), Calibration()
-        self._planned_at = self._selected_at = 0.0
-        self._overhead = 0.0  # seconds of a step before the target runs, a decaying mean
+        self._clock = StepClock()
+        self._planned = np.zeros(0, np.int32)
+
+    @property
+    def weighs_costs(self) -> bool:
+        """Whether it decides by what steps take, and so had better know it from the start."""
+        return self.gates is not None
+
+    def know(self, profile: CostProfile) -> None:
+        """What steps take here: to be told before the first one."""
+        self.cost = CostModel(profile)
+        self.gates = BatchGates(self.depth + 1, profile.ridge_point)
 
     def plan(self, seqs: Seqs[Sequence]) -> np.ndarray:
         """-> [B, 2] int32: depth and nodes. Never deeper than a sequence may still emit, less the
         bonus.
         """
-        self._planned_at = time.perf_counter()
+        self._clock.start()
         limits = np.zeros((len(seqs), 2), np.int32)
-        for row, seq in enumerate(seqs):
-            depth = min(self._requested_depth(seq), seq.num_remaining_tokens - 1)
-            if depth > 0:
-                limits[row] = depth, max(self.nodes * depth // self.depth, depth)
+        asked = self._asked(seqs)
+        if asked.any() and (self.gates is None or self.gates.let_draft(seqs)):
+            depths = self._policy.depths(seqs, asked, self._step_seconds(seqs))
+            limits[:, 0] = depths
+            limits[:, 1] = np.maximum(self.nodes * depths // self.depth, depths)
+        self._planned = limits[:, 0].copy()
         return limits
 
     def select(self, batch: Batch, proposal: Proposal) -> Proposal:
         """The nodes worth verifying, prefix-closed; of drafts that were drawn, all."""
-        trims = self._trims and proposal.draft_laws is None
-        if trims and proposal.num_nodes and self._cost.is_known:
-            proposal = self._trimmed(batch, proposal)
-        self._selected_at = time.perf_counter()
-        return proposal
+        self._clock.drafted()
+        is_drawn = proposal.draft_laws is not None
+        if self._choice is None or is_drawn or not (proposal.num_nodes and self.cost.is_known):
+            return proposal
+        return self._choice.best(batch, proposal, self.cost, self._clock.drafting)
 
     def observe(self, batch: Batch, proposal: Proposal, result: Decided) -> None:
         """Learns what the step took, and which drafts were accepted."""
-        if not self._trims:
-            return
-        seconds = time.perf_counter() - self._selected_at
-        self._cost.observe(int(batch.num_tokens.sum()) + proposal.num_nodes, seconds)
-        self._overhead += 0.1 * (self._selected_at - self._planned_at - self._overhead)
-        if proposal.num_nodes:
-            is_tested, is_accepted = outcomes(proposal, result)
-            confidence = proposal.confidence.numpy()[is_tested]
-            self._calibration.observe(confidence, is_accepted[is_tested])
+        drafted = Drafted.of(self._planned, proposal, result, self.depth)
+        self._policy.observe(batch.seqs, drafted)
+        if self._choice and proposal.num_nodes:
+            self._choice.observe(batch, proposal, result)
+        if self.gates and len(batch) and batch.decides.all():
+            self._observe_time(batch, proposal, drafted)
 
     def switch_off(self, seq: Sequence) -> None:
         """Plans no drafts for this sequence any more."""
@@ -82,23 +97,20 @@ class Budget:
     def release(self, seq: Sequence) -> None:
         """Forgets a finished sequence."""
         self._switched_off.discard(seq.seq_id)
+        self._policy.release(seq)
+        if self._choice:
+            self._choice.release(seq)
 
-    def _trimmed(self, batch: Batch, proposal: Proposal) -> Proposal:
-        """Adds nodes by their survival, likeliest first, and stops where tokens a second are most.
+    @property
+    def calibration_error(self) -> float | None:
+        """Of the survival that nodes are chosen by; None where none was calibrated."""
+        return self._choice.calibration_error if self._choice else None
 
-        A parent survives at least as often as its child and comes before it.
-        """
-        probability = self._calibration.probability(proposal.confidence.numpy())
-        reach = survival(proposal, probability)
-        order = np.argsort(-reach, axis=None, kind="stable")[: proposal.num_nodes]
-        emitted = batch.decides.sum() + np.append(0.0, np.cumsum(reach.ravel()[order]))
-        num_rows = int(batch.num_tokens.sum()) + np.arange(len(emitted))
-        rate = emitted / (self._cost.seconds(num_rows) + self._overhead)
-        keep = np.zeros(reach.size, bool)
-        keep[order[: int(rate.argmax())]] = True
-        if not keep.any():
-            self._calibration.fade()
-        return proposal.kept(keep.reshape(reach.shape))
+    def _asked(self, seqs: Seqs[Sequence]) -> np.ndarray:
+        """[B] int32: depths by batch size, request and room left."""
+        most = self._schedule.depth(len(seqs)) if self._schedule else self.depth
+        depths = [min(self._requested_depth(s), most, s.num_remaining_tokens - 1) for s in seqs]
+        return np.array(depths, np.int32).clip(min=0)
 
     def _requested_depth(self, seq: Sequence) -> int:
         override = seq.params.speculation
@@ -107,34 +119,39 @@ class Budget:
         k = override.num_speculative_tokens
         return self.depth if k is None else min(k, self.depth)
 
+    def _step_seconds(self, seqs: Seqs[Sequence]) -> StepSeconds | None:
+        """Of decoding steps of these sequences."""
+        if not self.cost.is_known:
+            return None
+        num_seqs, context = len(seqs), sum(len(s.token_ids) for s in seqs) / len(seqs)
 
-def survival(proposal: Proposal, probability: np.ndarray) -> np.ndarray:
-    """That each node and all its ancestors are accepted [B, N], from what each is given its parent;
-    -1 for padding.
-    """
-    parents, every = proposal.parents.numpy(), np.arange(len(proposal.lengths))
-    reach = np.empty(parents.shape)
-    for node in range(parents.shape[1]):
-        above = np.where(parents[:, node] < 0, 1.0, reach[every, parents[:, node]])
-        reach[:, node] = above * probability[:, node]
-    reach[~is_node(proposal)] = -1.0
-    return reach
+        def seconds(depths: np.ndarray, added_rows: np.ndarray) -> np.ndarray:
+            rows = num_seqs + added_rows
+            drafting = self._draft_cost.seconds(depths, num_seqs)
+            return self.cost.seconds(rows, context * rows) + drafting
+
+        return seconds
+
+    def _observe_time(self, batch: Batch, proposal: Proposal, drafted: Drafted) -> None:
+        """A step in which every sequence decoded."""
+        num_planned = int((self._planned > 0).sum())
+        seconds, drafting = self._clock.stop(was_drafting=num_planned > 0)
+        rows, num_rows = batch.num_tokens, int(batch.num_tokens.sum())
+        drafts = proposal.lengths.numpy()
+        self.cost.observe(
+            num_rows + proposal.num_nodes,
+            int((batch.contexts * (rows + drafts)).sum()),
+            seconds - drafting,
+        )
+        if num_planned and self.gates:
+            deepest = int(proposal.depths.max(initial=0))
+            self._draft_cost.observe(deepest, num_planned, drafting)
+            plain = self.cost.seconds(np.array(num_rows), int((batch.contexts * rows).sum()))
+            num_emitted = len(batch) + int(drafted.accepted.sum())
+            self.gates.saw(StepSpeed(num_emitted, seconds, len(batch), float(plain)))
 
 
-def outcomes(proposal: Proposal, result: Decided) -> tuple[np.ndarray, np.ndarray]:
-    """[B, N] bool each: nodes that the target decided, since their parents were accepted; and those
-    that it accepted.
-    """
-    shape = proposal.tokens.shape
-    accepted = np.zeros((shape[0], shape[1] + 1), bool)  # the last column stands for the root
-    path, counts = result.path.numpy(), result.num_accepted.numpy()
-    row, column = np.nonzero(np.arange(shape[1]) < counts[:, None])
-    accepted[row, path[row, column]] = True
-    accepted[:, -1] = True
-    is_tested = np.take_along_axis(accepted, proposal.parents.numpy(), 1) & is_node(proposal)
-    return is_tested, accepted[:, :-1]
-
-
-def is_node(proposal: Proposal) -> np.ndarray:
-    """[B, N] bool: no padding."""
-    return np.arange(proposal.tokens.shape[1]) < proposal.lengths.numpy()[:, None]
+def _policy(name: str, depth: int) -> DepthPolicy:
+    if name == "auto":
+        return MeasuredDepth(depth)
+    return SimpleDepth(depth) if name == "simple" else FixedDepth()

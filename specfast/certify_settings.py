@@ -31,7 +31,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 
 FACTORS: dict[str, list[Any]] = {
     "num_speculative_tokens": [1, 4, 8],
-    "policy": ["fixed", "auto"],
+    "policy": ["fixed", "simple", "auto"],
     "batch_size": [1, 3, 8],
     "chunk_size": [24, 512],
     "block_size": [4, 16],

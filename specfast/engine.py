@@ -17,7 +17,7 @@ from specfast.metrics import RequestMetrics, SpecMetrics
 from specfast.models.decoder import Model
 from specfast.models.runner import ModelRunner
 from specfast.outputs import RequestOutput, StepOutput, completion_of
-from specfast.proposers.base import NO_NEEDS, Proposal, Proposer
+from specfast.proposers.base import NO_NEEDS, Proposal, Proposer, source_names
 from specfast.proposers.guard import Guard
 from specfast.proposers.target import ModelProposer
 from specfast.sampler import fork_seed, resolve_seed
@@ -82,7 +82,7 @@ class Engine:
             config.max_num_batched_tokens,
             needs.scratch_slots,
         )
-        self.budget = Budget(config.speculative_config)
+        self.budget = Budget(config.speculative_config, len(source_names(proposer, "")))
         self.proposer = proposer
         self._needs = needs
         self._guard = Guard(proposer, self.vocab_size, self.budget.switch_off) if proposer else None

@@ -12,16 +12,28 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from specfast.config import EngineConfig
 from specfast.engine import Engine, Request
 from specfast.metrics import SpecStats
+from specfast.models.decoder import Model
 from specfast.models.loader import load
 from specfast.outputs import RequestOutput
 from specfast.proposers.registry import check_method, make_proposer
 from specfast.proposers.target import Target
 from specfast.sampling_params import SamplingParams
 from specfast.speculative_config import SpeculativeConfig
+from specfast.step_profile import cost_profile
+from specfast.tokenizer import Tokenizer
 from specfast.validation import is_integer
 
 Prompt = str | Seqs[int]
 Message = Mapping[str, Any]
+
+
+def make_engine(model: Model, tokenizer: Tokenizer, config: EngineConfig) -> Engine:
+    """With the proposer that the config names; what steps cost is known where it decides by it."""
+    proposer = make_proposer(Target(model, tokenizer, config))
+    engine = Engine(model, tokenizer, config, proposer)
+    if engine.budget.weighs_costs:
+        engine.budget.know(cost_profile(engine))
+    return engine
 
 
 class LLM:
@@ -42,8 +54,7 @@ class LLM:
         self.config = EngineConfig.from_dict(values)
         check_method(self.config.speculative_config)
         target, self.tokenizer = load(self.config.model, self.config.dtype)
-        proposer = make_proposer(Target(target, self.tokenizer, self.config))
-        self.engine = Engine(target, self.tokenizer, self.config, proposer)
+        self.engine = make_engine(target, self.tokenizer, self.config)
 
     def generate(
         self,

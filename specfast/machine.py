@@ -87,3 +87,10 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
     names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
+
+
+def cache_folder() -> Path:
+    """Where specfast keeps what it can make again: $SPECFAST_CACHE, or the user's cache folder."""
+    if own := os.environ.get("SPECFAST_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specfast"

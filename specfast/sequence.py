@@ -192,3 +192,8 @@ class Batch:
         """[B] bool: the tail reaches the last token, so that this step emits."""
         lengths = np.fromiter((len(s.token_ids) for s in self.seqs), np.int32, len(self.seqs))
         return self.node_base == lengths
+
+    @cached_property
+    def contexts(self) -> np.ndarray:
+        """[B] int64: tokens of each sequence as the step began."""
+        return self.node_base.astype(np.int64)

@@ -23,6 +23,18 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    """What is measured and kept goes to a folder of this run."""
+    folder = tmp_path_factory.mktemp("cache")
+    before = os.environ.get("SPECFAST_CACHE")
+    os.environ["SPECFAST_CACHE"] = str(folder)
+    yield folder
+    os.environ.pop("SPECFAST_CACHE")
+    if before is not None:
+        os.environ["SPECFAST_CACHE"] = before
+
+
 @pytest.fixture(scope="session")
 def demo_path() -> Path:
     """The demo model's file, fetched if need be; a test that asks for it can't skip in CI."""

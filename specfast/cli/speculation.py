@@ -57,7 +57,8 @@ class SpeculationOptions:
     policy: Annotated[
         str | None,
         option(
-            "Verify as many drafts as pay on this machine (auto), or every one (fixed).",
+            "As many drafts as pay on this machine (auto), up and down with each request's "
+            "acceptance (simple), or always all (fixed).",
             panel="Speculation",
             unset="auto",
         ),

@@ -187,18 +187,25 @@ class Proposal:
                 )
 
     @cached_property
-    def depths(self) -> np.ndarray:
-        """The longest path [B] int32, in nodes."""
+    def node_depths(self) -> np.ndarray:
+        """[B, N] int32: drafts before each node on its path; 0 for padding too."""
         parents, every = self.parents.numpy(), np.arange(len(self.lengths))
-        depth, nodes = np.zeros(parents.shape, np.int32), np.arange(parents.shape[1])
+        nodes = np.arange(parents.shape[1], dtype=np.int32)
         is_padding = nodes >= self.lengths.numpy()[:, None]
         if ((parents == nodes - 1) | is_padding).all():  # chains
-            return self.lengths.numpy()
+            return np.where(is_padding, np.int32(0), nodes)
+        depth = np.zeros(parents.shape, np.int32)
         for node in nodes:
-            above = depth[every, parents[:, node]]
-            depth[:, node] = np.where(parents[:, node] < 0, 1, above + 1)
+            above = parents[:, node]
+            depth[:, node] = np.where(above < 0, 0, depth[every, above] + 1)
         depth[is_padding] = 0
-        return depth.max(axis=1, initial=0)
+        return depth
+
+    @cached_property
+    def depths(self) -> np.ndarray:
+        """The longest path [B] int32, in nodes."""
+        longest = self.node_depths.max(axis=1, initial=0) + 1
+        return np.where(self.lengths.numpy() > 0, longest, 0).astype(np.int32)
 
     @cached_property
     def num_nodes(self) -> int:
@@ -257,6 +264,6 @@ class Proposer(Protocol):
         """Forgets everything, so that two benchmark arms start alike."""
 
 
-def source_names(proposer: Proposer, method: str) -> tuple[str, ...]:
+def source_names(proposer: Proposer | None, method: str) -> tuple[str, ...]:
     """Who drafts, by number: the method itself unless the proposer names several."""
     return getattr(proposer, "source_names", (method,))

@@ -12,96 +12,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfast.budget import Budget, outcomes, survival
-from specfast.calibration import NUM_BINS, Calibration
-from specfast.cost_model import MAX_ROWS, CostModel
+from specfast.budget import Budget
+from specfast.control.cost_model import CostModel
+from specfast.control.survival import outcomes, survival
 from specfast.proposers.base import Proposal
 from specfast.proposers.draft_tree import DraftTree
 from specfast.sampling_params import SamplingParams
+from specfast.sequence import Batch
 from specfast.speculative_config import SpeculativeConfig
 from tests.unit.test_engine import GREEDY, SAMPLED, make_engine, run, target_stream, tokens
 from tests.unit.toy_proposers import TreeProposer
 
 
-def known_cost(fixed, row):
-    model = CostModel()
-    for _ in range(200):
-        for rows in (1, 2, 5, 9):
-            model.observe(rows, fixed + row * rows)
-    return model
-
-
-@pytest.mark.parametrize(("fixed", "row"), [(1.0, 0.05), (1.0, 0.3), (1e-3, 1e-5), (4.0, 0.0)])
-def test_the_cost_of_rows_is_found(fixed, row):
-    found = known_cost(fixed, row).seconds(np.array([1, 4, 30]))
-    np.testing.assert_allclose(found, fixed + row * np.array([1, 4, 30]), rtol=0.1)
-
-
-def test_one_kind_of_step_leaves_the_prior_on_the_rest():
-    model = CostModel()
-    for _ in range(50):
-        model.observe(1, 2.0)
-    one, five = model.seconds(np.array([1, 5]))
-    assert one == pytest.approx(2.0, rel=0.05) and 1.05 < five / one < 1.35
-
-
-def test_prefill_is_no_step_to_learn_from():
-    model = CostModel()
-    model.observe(MAX_ROWS + 1, 100.0)
-    assert not model.is_known
-
-
-def test_more_rows_never_cost_less():
-    model, rng = CostModel(), np.random.default_rng(1)
-    for _ in range(300):
-        model.observe(int(rng.integers(1, 60)), float(rng.exponential()))
-        seconds = model.seconds(np.arange(1, 100))
-        assert (np.diff(seconds) >= 0).all() and (seconds > 0).all()
-
-
-@given(st.lists(st.tuples(st.integers(0, MAX_ROWS + 1), st.floats(1e-6, 10.0)), max_size=30))
-def test_any_steps_give_a_cost(steps):
-    model = CostModel()
-    for num_rows, seconds in steps:
-        model.observe(num_rows, seconds)
-    assert model.is_known == any(0 < n <= MAX_ROWS for n, _ in steps)
-    if model.is_known:
-        cost = model.seconds(np.arange(1, 300))
-        assert np.isfinite(cost).all() and (cost > 0).all()
-
-
-def test_calibration_finds_the_share_accepted():
-    rng, calibration = np.random.default_rng(0), Calibration()
-    confidence = np.array([0.02, 0.3, 0.7, 0.97])
-    truth = np.array([0.2, 0.1, 0.75, 0.6])
-    for _ in range(2000):
-        calibration.observe(confidence, rng.random(4) < truth)
-    np.testing.assert_allclose(calibration.probability(confidence), truth, atol=0.12)
-
-
-def test_uncalibrated_confidence_is_believed_and_garbage_is_not():
-    confidence = np.array([0.0, 0.25, 1.0, np.nan, np.inf, -3.0])
-    assert Calibration().probability(confidence).tolist() == [0.0, 0.25, 1.0, 0.0, 1.0, 0.0]
-    calibration = Calibration()
-    calibration.observe(np.array([np.nan] * 50), np.ones(50, bool))
-    assert 0 <= calibration.probability(np.array([np.nan]))[0] <= 1
-
-
-def test_what_is_no_longer_tested_is_believed_again():
-    calibration = Calibration()
-    for _ in range(200):
-        calibration.observe(np.array([0.5]), np.array([False]))
-    assert calibration.probability(np.array([0.5]))[0] < 0.1
-    for _ in range(3000):
-        calibration.observe(np.array([0.99]), np.array([True]))
-    assert calibration.probability(np.array([0.5]))[0] > 0.4, "so that it is probed"
-
-
 def test_drafts_that_never_pay_are_probed_cheaply_and_come_back():
     budget = Budget(SpeculativeConfig("ngram", 8, policy="auto"))
-    budget._cost = SimpleNamespace(
-        is_known=True, seconds=lambda n: 1.0 + 0.1 * n, observe=lambda *_: None
-    )
+    budget.cost = cost_of(1.0, 0.1)
     proposal = Proposal.chains([[1, 2]])
 
     def num_verified(num_right):
@@ -145,18 +70,28 @@ def closed_choices(tree):
             yield bits
 
 
-def batch_of(size):
+def cost_of(fixed, row):
+    """Steps that take fixed + row * rows, whatever is observed."""
     return SimpleNamespace(
-        num_tokens=np.ones(size, np.int32), decides=np.ones(size, bool), __len__=lambda: size
+        is_known=True,
+        seconds=lambda rows, context=0: fixed + row * np.asarray(rows, float),
+        observe=lambda *_: None,
     )
+
+
+def batch_of(size):
+    seqs = tuple(SimpleNamespace(seq_id=i, token_ids=[0] * 9) for i in range(size))
+    starts, one = np.full(size, 8, np.int32), np.ones(size, np.int32)
+    return Batch(seqs, starts, one, np.full((size, 2), 8, np.int32))
 
 
 @given(st.lists(trees(), min_size=1, max_size=2), st.sampled_from([(1.0, 0.02), (1.0, 0.4)]))
 def test_the_choice_is_the_best_of_all(drafts, cost):
     fixed, row = cost
     budget = Budget(SpeculativeConfig("ngram", 8, policy="auto"))
-    budget._cost = SimpleNamespace(is_known=True, seconds=lambda n: fixed + row * n)
+    budget.cost = cost_of(fixed, row)
     proposal = Proposal.trees(drafts)
+    budget.plan([])
     chosen = budget.select(batch_of(len(drafts)), proposal)
     chosen.check(np.full((len(drafts), 2), 8, np.int32), 40)
 
@@ -180,8 +115,9 @@ def test_the_choice_is_the_best_of_all(drafts, cost):
 def test_drafts_that_were_drawn_are_all_kept():
     """Which of them pays depends on what was drawn: dropping those that don't would bias."""
     budget = Budget(SpeculativeConfig("ngram", 8, policy="auto", verification="rejection"))
-    budget._cost = SimpleNamespace(is_known=True, seconds=lambda n: n * 1.0)
+    budget.cost = cost_of(0.0, 1.0)
     guessed = Proposal.chains([[1, 2, 3]], [[0.01] * 3])
+    budget.plan([])
     assert budget.select(batch_of(1), guessed).num_nodes == 0
     row = torch.zeros(1, 3, dtype=torch.int32)
     drawn = replace(guessed, draft_laws=torch.zeros(1, 5), law_row=row)
@@ -226,7 +162,7 @@ PROMPTS = [[3, 1, 4], [5, 6, 7, 8, 9, 3]]
 def test_trimming_changes_no_byte(law, row_cost, monkeypatch):
     params = SamplingParams(max_tokens=30, ignore_eos=True, **law)
     streams = {tuple(p): target_stream(p, params, 30) for p in PROMPTS}
-    monkeypatch.setattr(CostModel, "seconds", lambda self, rows: 1.0 + row_cost * rows)
+    monkeypatch.setattr(CostModel, "seconds", lambda self, rows, context=0: 1.0 + row_cost * rows)
     engine = make_engine(TreeProposer(streams, wrong=2, miss=0.2), k=4, policy="auto")
     outputs = run(engine, PROMPTS, params)
     assert tokens(outputs) == [[streams[tuple(p)][len(p) :]] for p in PROMPTS]
@@ -237,7 +173,7 @@ def test_dear_rows_draft_less(monkeypatch):
     streams = {tuple(p): target_stream(p, params, 60) for p in PROMPTS}
     drafted = []
     for row_cost in (0.0, 0.6):
-        monkeypatch.setattr(CostModel, "seconds", lambda self, n, c=row_cost: 1.0 + c * n)
+        monkeypatch.setattr(CostModel, "seconds", lambda self, n, _=0, c=row_cost: 1.0 + c * n)
         engine = make_engine(TreeProposer(streams, wrong=2, miss=0.6), k=4, policy="auto")
         run(engine, PROMPTS, params)
         drafted.append(engine.metrics.stats.num_draft_tokens)
@@ -260,4 +196,3 @@ def test_fixed_keeps_everything():
     budget = Budget(SpeculativeConfig("ngram", 8, policy="fixed"))
     proposal = Proposal.trees([DraftTree([1, 2], [-1, 0], [0.0, 0.0])])
     assert budget.select(batch_of(1), proposal) is proposal
-    assert NUM_BINS > 2

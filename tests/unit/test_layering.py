@@ -16,19 +16,23 @@ ROOT = Path(__file__).parents[2]
 LAYERS = [
     line.split()
     for line in """
-    validation batch_schedule synthetic sampling_params speculative_config config
+    validation machine batch_schedule synthetic sampling_params speculative_config config
     extension ops reference reference_attention reference_sampling _C _host
     reference_verification workspace
     tokenizer detokenizer chat_template sequence metrics outputs kv_shape
     proposers.base proposers.laws proposers.draft_tree
-    cost_model calibration kv_cache sampler structured budget models
+    control kv_cache sampler structured models
+    budget
     verifier proposers
     scheduler
-    engine llm
-    intervals machine info data pairwise
+    engine
+    step_profile
+    llm
+    intervals info data pairwise
     measure
     step_cost peers margin certify_settings
     bench certify
+    train.work_files
     train.dedupe train.student train.loop train.card train.corpus_settings
     train.prompts train.features
     train.data

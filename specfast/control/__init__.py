@@ -1,0 +1,1 @@
+"""What the budget decides with: costs, survival, depths and gates."""

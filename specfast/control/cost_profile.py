@@ -1,0 +1,69 @@
+"""What steps of the target take by rows and context, as measured once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from specfast.validation import read_object, require
+
+
+@dataclass(frozen=True)
+class CostProfile:
+    """seconds[i]: a decoding step with rows[i] rows, ascending, with next to no context;
+    context_seconds: what each row adds for each token before it.
+    """
+
+    rows: tuple[int, ...]
+    seconds: tuple[float, ...]
+    context_seconds: float
+
+    def __post_init__(self) -> None:
+        ok = len(self.rows) == len(self.seconds) > 0 and self.rows[0] == 1
+        ok = ok and all(a < b for a, b in zip(self.rows, self.rows[1:]))
+        ok = ok and all(np.isfinite(s) and s > 0 for s in self.seconds)
+        require(ok and 0 <= self.context_seconds < np.inf, f"This is no cost profile: {self}.")
+
+    def of_rows(self, num_rows: np.ndarray) -> np.ndarray:
+        """Seconds without context: never less for more rows, straight between and beyond those
+        measured.
+        """
+        rows, seconds = np.array(self.rows, float), np.maximum.accumulate(self.seconds)
+        if len(rows) == 1:
+            return seconds[0] * np.ones_like(num_rows, float)
+        slope = (seconds[-1] - seconds[-2]) / (rows[-1] - rows[-2])
+        beyond = np.maximum(np.asarray(num_rows, float) - rows[-1], 0.0)
+        return np.interp(num_rows, rows, seconds) + slope * beyond
+
+    @property
+    def ridge_point(self) -> float:
+        """Rows at which computing takes as long as reading the weights: there the line through the
+        largest steps meets the time of one row.
+        """
+        if len(self.rows) == 1:
+            return float("inf")
+        half = min(len(self.rows) // 2, len(self.rows) - 2)
+        slope, fixed = np.polyfit(self.rows[half:], self.seconds[half:], 1)
+        if slope <= 0:
+            return float("inf")
+        return float(max(1.0, (self.seconds[0] - min(fixed, 0.0)) / slope))
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> CostProfile:
+        """ValueError for a file that holds none."""
+        values = read_object(path)
+        try:
+            return cls(
+                tuple(map(int, values["rows"])),
+                tuple(map(float, values["seconds"])),
+                float(values["context_seconds"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path} holds no cost profile ({error!r}); delete it.") from error

@@ -1,0 +1,100 @@
+"""Whether drafting pays at all, by measured time: open, closed, or on probation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DECAY = 0.96  # of what was seen, a step
+CLOSE_BELOW, OPEN_ABOVE = 0.995, 1.02  # of plain decoding's speed
+EVIDENCE = 16  # steps since it opened, before it may close
+PROBATION = 8  # steps of drafting that decide whether it opens
+FIRST_REST, MAX_REST = 16, 512  # steps between probes, doubled by each that fails
+HEALTHY = 256  # open steps after which failures are forgotten
+
+
+@dataclass(frozen=True)
+class StepSpeed:
+    """A step with drafts: tokens it emitted, seconds it took, and those of the same step without
+    drafts, which emits num_plain tokens.
+    """
+
+    num_emitted: int
+    seconds: float
+    num_plain: int
+    plain_seconds: float
+
+
+class Gate:
+    """Closes where drafting was slower than plain decoding, and probes its way back.
+
+    It opens only after a probation, stays open for EVIDENCE steps at least, and rests twice as long
+    after each failure: in n steps it opens at most 6 + n / MAX_REST times but for healthy spells.
+    """
+
+    def __init__(self, is_open: bool) -> None:
+        self.is_open = is_open
+        self.num_switches = 0
+        self._rest = FIRST_REST // 2
+        self._countdown = 0 if is_open else self._rest
+        self._steps = 0
+        self._emitted = self._seconds = self._plain = self._plain_seconds = 0.0
+
+    def lets_draft(self) -> bool:
+        """Whether this step drafts; a step of rest passes otherwise."""
+        if self.is_open or self._countdown == 0:
+            return True
+        self._countdown -= 1
+        return False
+
+    def saw(self, step: StepSpeed) -> None:
+        """A step that drafted."""
+        self._steps += 1
+        self._emitted = DECAY * self._emitted + step.num_emitted
+        self._seconds = DECAY * self._seconds + step.seconds
+        self._plain = DECAY * self._plain + step.num_plain
+        self._plain_seconds = DECAY * self._plain_seconds + step.plain_seconds
+        if self.is_open:
+            self._reconsider()
+        elif self._steps >= PROBATION:
+            self._judge()
+
+    def renew(self) -> None:
+        """Most of what is decoded is new: what failed for others says little of it."""
+        self._rest = FIRST_REST
+        self._countdown = min(self._countdown, PROBATION)
+
+    @property
+    def speedup(self) -> float:
+        """Of drafting, over the steps that still count; 1 before there are any."""
+        if not self._seconds or not self._plain:
+            return 1.0
+        return (self._emitted / self._seconds) * (self._plain_seconds / self._plain)
+
+    def _reconsider(self) -> None:
+        if self._steps >= HEALTHY:
+            self._rest = FIRST_REST // 2
+        if self._steps >= EVIDENCE and self.speedup < CLOSE_BELOW:
+            self._switch(False)
+
+    def _judge(self) -> None:
+        if self.speedup >= OPEN_ABOVE:
+            self._switch(True)
+        else:
+            self._close()
+
+    def _switch(self, is_open: bool) -> None:
+        self.is_open = is_open
+        self.num_switches += 1
+        if is_open:
+            self._restart()
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._rest = min(2 * self._rest, MAX_REST)
+        self._countdown = self._rest
+        self._restart()
+
+    def _restart(self) -> None:
+        self._steps = 0
+        self._emitted = self._seconds = self._plain = self._plain_seconds = 0.0

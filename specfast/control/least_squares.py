@@ -1,0 +1,49 @@
+"""Least squares over a decaying window, drawn towards what is believed beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seqs
+
+import numpy as np
+
+LEAST = 1e-6  # of a part's mean square: what was never seen follows the belief alone
+
+
+class DecayingFit:
+    """Finds theta [d] in y = x . theta, recursively, in the information form.
+
+    beliefs: (i, j, ratio), that theta[j] is ratio * theta[i], each worth `weight` observations of
+    part j's usual size. They leave the scale open, so that one observation is enough to begin with;
+    and what is no longer excited goes back to its ratio instead of drifting.
+    """
+
+    def __init__(
+        self, dim: int, beliefs: Seqs[tuple[int, int, float]], weight: float, forgetting: float
+    ) -> None:
+        self._beliefs, self._belief_weight, self._forgetting = beliefs, weight, forgetting
+        self._moments, self._targets = np.zeros((dim, dim)), np.zeros(dim)
+        self.weight = 0.0  # observations that still count
+        self._total = 0.0
+
+    def observe(self, x: np.ndarray, y: float) -> None:
+        self._moments = self._forgetting * self._moments + np.outer(x, x)
+        self._targets = self._forgetting * self._targets + x * y
+        self.weight = self._forgetting * self.weight + 1.0
+        self._total = self._forgetting * self._total + y
+
+    @property
+    def mean(self) -> float:
+        """Of the y that still count."""
+        return self._total / self.weight
+
+    def solve(self) -> np.ndarray:
+        """theta [d]; at least one observation must have been made."""
+        assert self.weight > 0
+        moments = self._moments.copy()
+        for i, j, ratio in self._beliefs:
+            size = self._belief_weight * max(self._moments[j, j] / self.weight, LEAST)
+            moments[j, j] += size
+            moments[i, i] += size * ratio**2
+            moments[i, j] -= size * ratio
+            moments[j, i] -= size * ratio
+        return np.linalg.solve(moments, self._targets)

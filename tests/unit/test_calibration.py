@@ -1,0 +1,84 @@
+"""Confidence becomes a probability by what came of its like."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specfast.control.calibration import Calibration, CalibrationError, Offset, sigmoid
+
+TOP = np.zeros(4, int)
+
+
+def probability(calibration, confidence, depth=0):
+    confidence = np.asarray(confidence, float)
+    return sigmoid(calibration.log_odds(confidence, np.full(confidence.shape, depth)))
+
+
+def test_the_share_accepted_is_found():
+    rng, calibration = np.random.default_rng(0), Calibration()
+    confidence = np.array([0.02, 0.3, 0.7, 0.97])
+    truth = np.array([0.1, 0.25, 0.45, 0.6])  # far from sure of itself
+    for _ in range(2000):
+        calibration.observe(confidence, TOP, rng.random(4) < truth)
+    np.testing.assert_allclose(probability(calibration, confidence), truth, atol=0.08)
+    assert calibration.error < 0.1
+
+
+def test_depth_counts_beside_confidence():
+    rng, calibration = np.random.default_rng(0), Calibration()
+    depth = np.array([0, 1, 3, 7])
+    truth = np.array([0.8, 0.65, 0.5, 0.35])
+    for _ in range(2000):
+        calibration.observe(np.full(4, 0.7), depth, rng.random(4) < truth)
+    found = [probability(calibration, [0.7], d)[0] for d in depth]
+    np.testing.assert_allclose(found, truth, atol=0.08)
+
+
+def test_uncalibrated_confidence_is_believed_and_garbage_is_not():
+    confidence = np.array([0.0, 0.25, 1.0, np.nan, np.inf, -3.0])
+    found = probability(Calibration(), confidence)
+    np.testing.assert_allclose(found, [0.001, 0.25, 0.999, 0.001, 0.999, 0.001], atol=1e-9)
+    calibration = Calibration()
+    for _ in range(100):
+        calibration.observe(np.full(4, np.nan), TOP, np.ones(4, bool))
+    assert np.isfinite(probability(calibration, confidence)).all()
+
+
+def test_what_is_no_longer_tested_is_believed_again():
+    calibration = Calibration()
+    for _ in range(200):
+        calibration.observe(np.array([0.5]), TOP[:1], np.array([False]))
+    assert probability(calibration, [0.5])[0] < 0.1
+    for _ in range(3000):
+        calibration.fade()
+    assert probability(calibration, [0.5])[0] > 0.4, "so that it is probed"
+
+
+@pytest.mark.parametrize("truth", (0.0, 1.0))
+def test_certainties_stay_finite(truth):
+    calibration = Calibration()
+    for _ in range(5000):
+        calibration.observe(np.array([0.0, 0.5, 1.0, 0.9]), TOP, np.full(4, truth))
+    found = probability(calibration, [0.0, 0.5, 1.0])
+    assert np.isfinite(found).all() and abs(found[1] - truth) < 0.05
+
+
+def test_the_error_is_the_gap_between_foretold_and_come():
+    error = CalibrationError()
+    assert error.value is None
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        error.observe(np.array([0.85, 0.85, 0.25]), rng.random(3) < [0.5, 0.5, 0.25])
+    assert error.value == pytest.approx(2 / 3 * 0.35, abs=0.03)
+
+
+def test_a_request_has_its_own_luck_which_is_shrunk():
+    lucky, rng = Offset(), np.random.default_rng(0)
+    log_odds = np.zeros(1)  # as likely as not, foretold
+    lucky.observe(log_odds, np.ones(1, bool))
+    assert 0.5 < sigmoid(np.array(lucky.value)) < 0.75, "one draft says little"
+    for _ in range(300):
+        lucky.observe(log_odds, rng.random(1) < 0.9)
+    assert sigmoid(np.array(lucky.value)) == pytest.approx(0.9, abs=0.06)
+    assert Offset().value == 0.0

@@ -1,0 +1,129 @@
+"""What steps take is found from the steps, from a profile, or from both."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specfast.control.cost_model import MAX_SURPRISE, CostModel, DraftCost
+from specfast.control.cost_profile import CostProfile
+
+STAIRS = CostProfile((1, 4, 5, 8, 64), (1.0, 1.0, 1.5, 1.6, 9.0), 1e-4)
+
+
+def known_cost(fixed, row, context=0.0, profile=None):
+    model, rng = CostModel(profile), np.random.default_rng(0)
+    for _ in range(200):
+        for rows in (1, 2, 5, 9):
+            before = rows * int(rng.integers(1, 2000))
+            model.observe(rows, before, fixed + row * rows + context * before)
+    return model
+
+
+@pytest.mark.parametrize(("fixed", "row"), [(1.0, 0.05), (1.0, 0.3), (1e-3, 1e-5), (4.0, 0.0)])
+def test_the_cost_of_rows_is_found(fixed, row):
+    found = known_cost(fixed, row).seconds(np.array([1, 4, 30]))
+    np.testing.assert_allclose(found, fixed + row * np.array([1, 4, 30]), rtol=0.1)
+
+
+def test_the_cost_of_context_is_found():
+    model = known_cost(1.0, 0.05, context=3e-4)
+    assert model.seconds(np.array(4), 4000) == pytest.approx(1.2 + 1.2, rel=0.05)
+    assert model.seconds(np.array(4), 0) == pytest.approx(1.2, rel=0.1)
+
+
+def test_one_kind_of_step_leaves_the_prior_on_the_rest():
+    model = CostModel()
+    for _ in range(50):
+        model.observe(1, 0, 2.0)
+    one, five = model.seconds(np.array([1, 5]))
+    assert one == pytest.approx(2.0, rel=0.05) and 1.05 < five / one < 1.35
+
+
+def test_a_profile_is_believed_at_once_and_scaled_by_what_steps_take():
+    model = CostModel(STAIRS)
+    assert model.is_known
+    rows = np.array([1, 3, 4, 5, 8, 36, 64, 120])
+    expected = [1.0, 1.0, 1.0, 1.5, 1.6, 5.3, 9.0, 9.0 + 56 * 7.4 / 56]
+    np.testing.assert_allclose(model.seconds(rows), expected)
+    np.testing.assert_allclose(model.seconds(rows, 1000 * rows) - expected, 0.1 * rows)
+    for _ in range(50):
+        model.observe(1, 0, 2.0)  # the machine has become half as fast
+    np.testing.assert_allclose(model.seconds(rows), 2 * np.array(expected), rtol=0.1)
+
+
+def test_a_stray_step_moves_little():
+    model = known_cost(1.0, 0.05)
+    before = float(model.seconds(np.array(5)))
+    model.observe(5, 0, 1e3)
+    assert model.seconds(np.array(5)) < before * (1 + 0.1 * MAX_SURPRISE)
+
+
+def test_more_rows_never_cost_less():
+    model, rng = CostModel(), np.random.default_rng(1)
+    for _ in range(300):
+        model.observe(int(rng.integers(1, 60)), 0, float(rng.exponential()))
+        seconds = model.seconds(np.arange(1, 100))
+        assert (np.diff(seconds) >= 0).all() and (seconds > 0).all()
+
+
+STEPS = st.tuples(st.integers(0, 600), st.integers(0, 10**6), st.floats(1e-6, 10.0))
+
+
+@given(st.lists(STEPS, max_size=30), st.sampled_from([None, STAIRS]))
+def test_any_steps_give_a_cost(steps, profile):
+    model = CostModel(profile)
+    for num_rows, context, seconds in steps:
+        model.observe(num_rows, context, seconds)
+    assert model.is_known == (profile is not None or any(n > 0 for n, *_ in steps))
+    if model.is_known:
+        cost = model.seconds(np.arange(1, 300), np.arange(1, 300) * 50)
+        assert np.isfinite(cost).all() and (cost > 0).all()
+
+
+def test_drafting_costs_by_depth_and_sequences():
+    cost, rng = DraftCost(), np.random.default_rng(0)
+    assert not cost.seconds(np.arange(5), 3).any(), "nothing was seen: it is to be tried"
+    for _ in range(300):
+        depth, seqs = int(rng.integers(1, 9)), int(rng.integers(1, 17))
+        cost.observe(depth, seqs, 2e-4 + 1e-3 * depth + 1e-4 * depth * seqs)
+    found = cost.seconds(np.array([1, 4, 8]), 10)
+    np.testing.assert_allclose(found, [2.2e-3, 8.2e-3, 16.2e-3], rtol=0.15)
+
+
+def test_one_kind_of_drafting_is_foretold_alike():
+    cost = DraftCost()
+    for _ in range(40):
+        cost.observe(8, 1, 4e-3)
+    deep, shallow = cost.seconds(np.array([8, 2]), 1)
+    assert deep == pytest.approx(4e-3, rel=0.1) and 0.5e-3 < shallow < 2.5e-3
+
+
+def test_the_ridge_point_is_where_rows_begin_to_cost():
+    bound = CostProfile((1, 2, 4, 8, 16, 32, 64), (1, 1, 1, 1, 1.6, 3.2, 6.4), 0.0)
+    assert bound.ridge_point == pytest.approx(10.0, rel=0.05)
+    assert CostProfile((1,), (1.0,), 0.0).ridge_point == float("inf")
+    assert CostProfile((1, 2, 3, 4), (1.0, 1.0, 1.0, 1.0), 0.0).ridge_point == float("inf")
+
+
+def test_a_profile_goes_to_disk_and_back(tmp_path):
+    path = tmp_path / "new" / "cost.json"
+    STAIRS.save(path)
+    assert CostProfile.load(path) == STAIRS
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"rows": [1], "seconds": [0], "context_seconds": 0}',
+     '{"rows": [2], "seconds": [1], "context_seconds": 0}',
+     '{"rows": [1, 1], "seconds": [1, 1], "context_seconds": 0}',
+     '{"rows": [1], "seconds": [NaN], "context_seconds": 0}',
+     '{"rows": 1, "seconds": [1], "context_seconds": 0}',
+     '{"rows": [1], "seconds": [1, 2], "context_seconds": 0}'],
+)  # fmt: skip
+def test_a_file_that_holds_no_profile_is_a_value_error(text, tmp_path):
+    (tmp_path / "cost.json").write_text(text)
+    with pytest.raises(ValueError):
+        CostProfile.load(tmp_path / "cost.json")
