@@ -71,6 +71,12 @@ def write_corpus(
         held_out, prompts = writer.answer(measured, 0.0, _EVALUATION)
     else:
         train, held_out = _split(train, prompts)
+    if not train or not held_out:
+        raise ValueError(
+            f"Of {len(train) + len(held_out)} answers none is left to "
+            f"{'measure on' if train else 'train on'}: give more prompts (num_prompts), fewer of "
+            "them sampled (sampled_share), or evaluation prompts."
+        )
     categories = [prompts[a.index].category for a in held_out]
     return Corpus(train, held_out, categories, _ANSWERS, _EVALUATION if evaluation else _ANSWERS)
 

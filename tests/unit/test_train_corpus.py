@@ -84,6 +84,15 @@ def test_without_evaluation_some_greedy_answers_are_held_out(tiny, tmp_path):
     assert 10 <= len(sampled) <= 15
 
 
+@pytest.mark.parametrize(
+    "settings, left", [({"num_prompts": 1}, "train on"), ({"sampled_share": 1.0}, "measure on")]
+)
+def test_a_corpus_that_leaves_nothing_for_one_purpose_is_refused(settings, left, tiny, tmp_path):
+    prompts = jsonl(tmp_path / "own.jsonl", [f"Tell me of thing {i}." for i in range(4)])
+    with pytest.raises(ValueError, match=f"none is left to {left}: give more prompts"):
+        corpus_of(tiny, tmp_path, prompts=(prompts,), **settings)
+
+
 def test_the_target_writes_users_turns_itself(tiny, tmp_path):
     opening = open_user_turn(tiny[1])
     assert opening == tuple(tiny[1].encode("<|user|>"))
@@ -104,7 +113,7 @@ def test_long_prompts_are_left_out(tiny, tmp_path):
 
 
 def test_a_work_folder_of_another_corpus_is_refused(tiny, tmp_path):
-    training = jsonl(tmp_path / "train.jsonl", ["Add 3 and 4."])
+    training = jsonl(tmp_path / "train.jsonl", ["Add 3 and 4.", "Add 5 and 6.", "Name a bird."])
     corpus_of(tiny, tmp_path, prompts=(training,))
     with pytest.raises(ValueError, match="another max_answer_tokens; delete it"):
         corpus_of(tiny, tmp_path, prompts=(training,), max_answer_tokens=21)
