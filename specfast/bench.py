@@ -66,8 +66,17 @@ class BenchReport:
     baselines: Mapping[str, str]
 
     @property
+    def is_synthetic(self) -> bool:
+        """Drafts were accepted by decree: what was generated is invalid text."""
+        return self.settings.speculation.synthetic is not None
+
+    @property
     def is_comparable(self) -> bool:
-        """Speculation on and off should give the same bytes: rejection draws others at T > 0."""
+        """Speculation on and off should give the same bytes: rejection draws others at T > 0, and
+        acceptance by decree anything.
+        """
+        if self.is_synthetic:
+            return False
         return self.settings.speculation.verification == "match" or self.settings.params.greedy
 
     @property
@@ -106,6 +115,7 @@ class BenchReport:
         ratios, speedups = self.ratios, self.speedups
         differing = self.differing
         return {
+            "synthetic": self.is_synthetic,
             "identical": not differing if self.is_comparable else None,
             "differing": differing if self.is_comparable else None,
             "ratios": {

@@ -9,6 +9,7 @@ from collections.abc import Sequence as Seqs
 from dataclasses import dataclass
 from typing import cast
 
+from specfast.ab_test import AbTest
 from specfast.budget import Budget
 from specfast.config import EngineConfig
 from specfast.kv_cache import BlockManager, KVCache, blocks_within, kv_shape_of
@@ -41,6 +42,7 @@ class Request:
     seqs: tuple[Sequence, ...]
     metrics: RequestMetrics
     lossless: bool
+    synthetic: bool
 
     @property
     def finished(self) -> bool:
@@ -56,6 +58,7 @@ class Request:
             self.finished,
             self.metrics,
             self.lossless,
+            self.synthetic,
         )
 
 
@@ -82,21 +85,24 @@ class Engine:
             config.max_num_batched_tokens,
             needs.scratch_slots,
         )
-        self.budget = Budget(config.speculative_config, len(source_names(proposer, "")))
+        speculation = config.speculative_config
+        self.budget = Budget(speculation, len(source_names(proposer, "")))
+        self.ab = AbTest(speculation.ab_fraction if speculation else 0.0, self.budget.plan)
         self.proposer = proposer
         self._needs = needs
         self._guard = Guard(proposer, self.vocab_size, self.budget.switch_off) if proposer else None
         self.runner = ModelRunner(model, cache, needs)
-        self.verifier = make_verifier(config.speculative_config)
+        self.verifier = make_verifier(speculation)
         self.metrics = SpecMetrics()
         self.requests: dict[str, Request] = {}
-        self._seq_ids = itertools.count()
+        self._seq_ids, self._request_ids = itertools.count(), itertools.count()
         self._request_of: dict[int, Request] = {}
 
     def step(self) -> list[StepOutput]:
         """One target pass for every scheduled sequence; returns what each got."""
+        start = time.perf_counter()
         with self.metrics.timing_step():
-            batch = self.scheduler.schedule(self.budget)
+            batch = self.scheduler.schedule(self.ab)
             proposal = self.budget.select(batch, self._propose(batch))
             forward = self.runner.forward(batch, proposal)
             result = self.verifier.verify(batch, proposal, forward)
@@ -105,6 +111,7 @@ class Engine:
                 self._guard.observe(batch, proposal, forward, result)
             self.budget.observe(batch, proposal, result)
             self.metrics.observe(outputs)
+        self.ab.observe(batch, outputs, time.perf_counter() - start)
         self._settle(outputs)
         self._release(outputs)
         return outputs
@@ -121,12 +128,15 @@ class Engine:
         ids = list(prompt_token_ids)
         self.check_admissible(ids, params)
         ids = [int(t) for t in ids]
-        seqs = self._sequences(ids, params)
-        request_id = request_id or f"req-{seqs[0].seq_id}"
+        request_id = request_id or f"req-{next(self._request_ids)}"
         if request_id in self.requests:
             raise ValueError(f"Request id {request_id!r} is in use; give each request its own.")
-        lossless = self._is_lossless(params)
-        request = Request(request_id, prompt, ids, seqs, RequestMetrics(), lossless)
+        arm, params = self.ab.assign(request_id, params)
+        seqs = self._sequences(ids, params)
+        metrics = RequestMetrics(arm=arm)
+        law = self._is_lossless(params), self._is_synthetic(params)
+        request = Request(request_id, prompt, ids, seqs, metrics, *law)
+        self.ab.add(arm, seqs)
         self.requests[request_id] = request
         for seq in seqs:
             self._request_of[seq.seq_id] = request
@@ -171,8 +181,13 @@ class Engine:
     def _is_lossless(self, params: SamplingParams) -> bool:
         """Whether this request's answer follows the model's law."""
         config = self.config.speculative_config
-        exact = config is None or config.lossless
-        return exact or params.greedy or not params.speculation.enabled
+        exact = config is None or config.lossless or not params.speculation.enabled
+        return exact or (params.greedy and not self._is_synthetic(params))
+
+    def _is_synthetic(self, params: SamplingParams) -> bool:
+        """Whether drafts are accepted by decree, so that the text is invalid."""
+        config = self.config.speculative_config
+        return bool(config and config.synthetic and params.speculation.enabled)
 
     def _sequences(self, ids: list[int], params: SamplingParams) -> tuple[Sequence, ...]:
         """One a choice, each with its own seed."""

@@ -132,7 +132,7 @@ class SpecMetrics:
 @dataclass
 class RequestMetrics:
     """One request's record; times are seconds of the monotonic clock, one a token in the order in
-    which they came, all choices together.
+    which they came, all choices together. arm: "plain" or "speculative" in a live A/B.
     """
 
     arrival_time: float = field(default_factory=time.perf_counter)
@@ -141,6 +141,7 @@ class RequestMetrics:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    arm: str | None = None
 
     @property
     def first_token_time(self) -> float | None:

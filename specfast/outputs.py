@@ -44,7 +44,8 @@ class CompletionOutput:
 @dataclass(frozen=True)
 class RequestOutput:
     """All choices of one request so far; prompt is None where token ids were given. lossless False:
-    a lossy rule judged the drafts, so the answer does not follow the model's law.
+    the drafts were judged by a lossy rule, so the answer does not follow the model's law.
+    synthetic: by decree, so the text is invalid.
     """
 
     request_id: str
@@ -54,6 +55,7 @@ class RequestOutput:
     finished: bool
     metrics: RequestMetrics
     lossless: bool = True
+    synthetic: bool = False
 
 
 def completion_of(seq: Sequence, index: int) -> CompletionOutput:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence as Seqs
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from specfast.budget import Budget
 from specfast.kv_cache import BlockManager, KVCache, block_tables_of
 from specfast.outputs import StepOutput
 from specfast.proposers.base import Proposal
@@ -23,6 +24,13 @@ class SchedulerStats:
     num_preempted: int = 0
     num_prefix_hit_tokens: int = 0
     num_chunk_splits: int = 0
+
+
+class Planner(Protocol):
+    """Who decides how far each sequence is drafted for."""
+
+    def plan(self, seqs: Seqs[Sequence]) -> np.ndarray:
+        """-> [B, 2] int32: depth and nodes."""
 
 
 class Scheduler:
@@ -66,7 +74,7 @@ class Scheduler:
         """Takes effect at the next schedule(), never within a step."""
         self._cancelled.append(seq)
 
-    def schedule(self, budget: Budget) -> Batch:
+    def schedule(self, planner: Planner) -> Batch:
         """Cancels, gives each running sequence its tail, admits what fits, then reserves room for
         drafts.
         """
@@ -78,7 +86,7 @@ class Scheduler:
         seqs = tuple(scheduled)
         starts = np.array([s.num_computed_tokens for s in seqs], np.int32)
         num_tokens = np.array([scheduled[s] for s in seqs], np.int32)
-        limits = self._reserve_drafts(seqs, starts + num_tokens, budget.plan(seqs))
+        limits = self._reserve_drafts(seqs, starts + num_tokens, planner.plan(seqs))
         return Batch(seqs, starts, num_tokens, limits)
 
     def commit(self, batch: Batch, proposal: Proposal, result: VerifyResult) -> list[StepOutput]:

@@ -121,6 +121,8 @@ class SpeculativeConfig:
             "synthetic_acceptance stands in for verification: leave 'verification' out.",
         )
         _ = self.schedule, self.synthetic  # checks them
+        if isinstance(self.synthetic_acceptance, list):  # a frozen value is hashable
+            object.__setattr__(self, "synthetic_acceptance", tuple(self.synthetic_acceptance))
 
     @cached_property
     def schedule(self) -> BatchSchedule | None:

@@ -17,6 +17,12 @@ class SyntheticAcceptance:
 
     per_pos: tuple[float, ...]
 
+    @property
+    def conditional(self) -> tuple[float, ...]:
+        """How often a draft at each depth is accepted, given that those before it were."""
+        pairs = zip((1.0, *self.per_pos), self.per_pos)
+        return tuple(rate / before if before else 0.0 for before, rate in pairs)
+
     @classmethod
     def parse(cls, value: object, k: int) -> SyntheticAcceptance:
         """From rates by position (at most k; what is left out is 0), or from a number: the tokens

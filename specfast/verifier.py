@@ -11,17 +11,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from specfast import ops
+from specfast._host import philox
 from specfast.models.runner import Forward
 from specfast.proposers.base import Proposal
 from specfast.sampler import RowParams, Sampler
-from specfast.sequence import Batch
+from specfast.sequence import Batch, Sequence
 from specfast.speculative_config import SpeculativeConfig
+from specfast.synthetic import SyntheticAcceptance
 
 logger = logging.getLogger(__name__)
+_DECREE = 5  # Philox purpose; a position is tested at most once, so it needs no step in its key
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,54 @@ class TypicalVerifier:
         return _result(outputs, forward)
 
 
+class SyntheticVerifier:
+    """Drafts count by decree, whatever they say: a step at its full cost, and text that means
+    nothing. The path goes down first children; the token after it is the target's own.
+    """
+
+    def __init__(self, sampler: Sampler, acceptance: SyntheticAcceptance) -> None:
+        self.sampler, self.acceptance = sampler, acceptance
+        logger.warning(
+            "synthetic_acceptance is set: drafts are accepted by decree, and requests that "
+            "speculate get invalid text. It is for trying controllers and cost models."
+        )
+
+    def verify(self, batch: Batch, proposal: Proposal, forward: Forward) -> VerifyResult:
+        tokens, row_status = self.sampler.sample(batch, forward)
+        row_status |= forward.row_status
+        path, num_accepted, next_tokens, status = outputs = _outputs(proposal)
+        next_tokens.fill_(-1)
+        for b, root in enumerate(forward.row_base.tolist()):
+            if root < 0:
+                continue
+            parents = proposal.parents[b, : int(proposal.lengths[b])].tolist()
+            nodes = self._accepted(batch.seqs[b], parents)
+            path[b, : len(nodes)] = torch.tensor(nodes, dtype=torch.int32)
+            rows = [root, *(root + 1 + node for node in nodes)]
+            num_accepted[b], next_tokens[b] = len(nodes), tokens[rows[-1]]
+            status[b] = int(np.bitwise_or.reduce(row_status.numpy()[rows]))
+        return _result(outputs, forward)
+
+    def _accepted(self, seq: Sequence, parents: list[int]) -> list[int]:
+        """The first child of each node before, as far as chance lets it."""
+        nodes: list[int] = []
+        for depth, rate in enumerate(self.acceptance.conditional):
+            parent = nodes[-1] if nodes else -1
+            if parent not in parents or draw(seq.seed, len(seq.token_ids) + depth) >= rate:
+                break
+            nodes.append(parents.index(parent))
+        return nodes
+
+
+def draw(seed: int, position: int) -> float:
+    """Uniform in [0, 1): a matter of the request and the position alone."""
+    return philox(seed, (0, _DECREE, position, 0))[0] / 2**32
+
+
 def make_verifier(config: SpeculativeConfig | None) -> Verifier:
     """The configured rule; matching where nothing is drafted."""
+    if config and config.synthetic:
+        return SyntheticVerifier(Sampler(), config.synthetic)
     if config is None or config.verification == "match":
         return MatchVerifier(Sampler())
     if config.verification == "rejection":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from specfast.cli.console import out_console, warn
+from specfast.cli.console import INVALID, out_console, warn
 
 if TYPE_CHECKING:
     from specfast.bench import BenchReport
@@ -106,7 +106,9 @@ def _print_ratios(console: Console, report: BenchReport) -> None:
 def _print_verdict(console: Console, report: BenchReport) -> None:
     speedup = report.ratios["spec_vs_plain"]
     assert speedup
-    if not report.is_comparable:
+    if report.is_synthetic:
+        console.print(f"Outputs are not compared: {INVALID}.", soft_wrap=True)
+    elif not report.is_comparable:
         rule = report.settings.speculation.verification
         console.print(f"Outputs are not compared: {rule!r} draws others.", soft_wrap=True)
     elif report.differing:

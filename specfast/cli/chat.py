@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-from specfast.cli.console import first_interrupt, note, warn
+from specfast.cli.console import INVALID, first_interrupt, note, warn
 from specfast.cli.generate import check_show_drafts, report_errors, stream, summary
 from specfast.cli.options import (
     ModelOptions,
@@ -69,7 +69,8 @@ def _converse(llm: LLM, params: SamplingParams, system: str | None, drafts: bool
         with first_interrupt() as stop:
             output = stream(llm, prompt, params, drafts, stop.is_set)
         messages.append({"role": "assistant", "content": output.outputs[0].text})
-        note(summary(output) if output.finished else "Stopped; the answer so far is kept.")
+        stopped = f"Stopped; the answer so far is kept{f'; {INVALID}' * output.synthetic}."
+        note(summary(output) if output.finished else stopped)
         report_errors([output])
 
 

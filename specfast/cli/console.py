@@ -19,6 +19,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 DRAFT_STYLE = "green"
+INVALID = "invalid text: acceptance is synthetic"
 SECONDS_BETWEEN_LINES = 60
 
 

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specfast.cli.console import DRAFT_STYLE, fail, has_colours, note, warn, write, write_json
+from specfast.cli.console import (
+    DRAFT_STYLE,
+    INVALID,
+    fail,
+    has_colours,
+    note,
+    warn,
+    write,
+    write_json,
+)
 from specfast.cli.options import (
     ModelOptions,
     PrefixCaching,
@@ -128,7 +137,9 @@ def summary(output: RequestOutput) -> str:
     line = f"{num_tokens} tokens in {seconds:.2f} s, {num_tokens / seconds:.1f} tok/s"
     if m.num_drafts:
         line += f"; {m.num_accepted_tokens} of {m.num_draft_tokens} drafts accepted"
-    if not output.lossless:
+    if output.synthetic:
+        line += f"; {INVALID}"
+    elif not output.lossless:
         line += "; lossy: not the model's own law"
     return line + "."
 
@@ -172,6 +183,7 @@ def _record(output: RequestOutput) -> dict[str, Any]:
         "num_prompt_tokens": len(output.prompt_token_ids),
         "outputs": [asdict(c) for c in output.outputs],
         "lossless": output.lossless,
+        "synthetic": output.synthetic,
         "metrics": {
             "seconds": (m.finish_time or 0.0) - m.arrival_time,
             "time_to_first_token": (m.first_token_time or 0.0) - m.arrival_time,

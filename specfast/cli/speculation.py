@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-from specfast.cli.options import flag_of, given, option
+from specfast.cli.options import flag_of, given, listed, option
 from specfast.speculative_config import SpeculativeConfig
+from specfast.synthetic import NAME
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,16 @@ class SpeculationOptions:
         option("ngram: the shortest suffix to look for.", panel="Speculation", unset="1"),
     ] = None
 
+    synthetic_acceptance: Annotated[
+        str | None,
+        option(
+            "Accept drafts by decree, to try controllers and costs: rates by position such as "
+            "0.8,0.6, or, from 1 on, a number of tokens a step. The text is invalid.",
+            panel="Speculation",
+            unset="the target decides",
+        ),
+    ] = None
+
     def config(self) -> SpeculativeConfig | None:
         """ValueError for options that contradict each other or would do nothing."""
         names = [
@@ -102,7 +113,19 @@ class SpeculationOptions:
 
 
 def _renamed(details: dict[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix("spec_"): value for name, value in details.items()}
+    renamed = {name.removeprefix("spec_"): value for name, value in details.items()}
+    if text := renamed.get(NAME):
+        renamed[NAME] = _rates_or_length(text)
+    return renamed
+
+
+def _rates_or_length(text: str) -> list[float] | float:
+    """A single number from 1 on is a length; "1," is a rate."""
+    try:
+        rates = [float(word) for word in listed(text)]
+    except ValueError:
+        raise ValueError(f"{flag_of(NAME)} takes numbers, such as 0.8,0.6, not {text!r}.") from None
+    return rates[0] if len(rates) == 1 and rates[0] >= 1 and "," not in text else rates
 
 
 def _checked(config: SpeculativeConfig) -> SpeculativeConfig:

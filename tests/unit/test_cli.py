@@ -13,6 +13,7 @@ import typer
 from specfast import cli
 from specfast.cli import console, options
 from specfast.cli.generate import Printer
+from specfast.cli.speculation import SpeculationOptions
 from specfast.sampling_params import SamplingParams
 from specfast.speculative_config import SpeculativeConfig
 from tests.unit.toy_model import ToyModel, ToyTokenizer
@@ -182,6 +183,34 @@ def test_lossy_verification_is_said(run, toy, temperature):
     assert json.loads(run(*arguments, "--json")[1])["lossless"] is not bool(temperature)
     plain = run("generate", *TOY, "abcabc", "--max-tokens", 8, "--json")
     assert json.loads(plain[1])["lossless"] is True
+
+
+SYNTHETIC = ("--synthetic-acceptance", "0.9,0.5")
+INVALID = "invalid text: acceptance is synthetic"
+
+
+def test_invalid_text_is_marked(run, toy):
+    arguments = ("abcabc", "--max-tokens", 20, "--ignore-eos", *SYNTHETIC)
+    code, out, err = run("generate", "toy", *arguments)
+    assert code == 0 and INVALID in err.splitlines()[-1] and INVALID not in out
+    record = json.loads(run("generate", "toy", *arguments, "--json")[1])
+    assert record["synthetic"] is True and record["lossless"] is False
+    assert INVALID in run("chat", "toy", *arguments[1:], typed="abcabc\n")[2].splitlines()[-1]
+    assert INVALID not in run("generate", *TOY, "abcabc", "--max-tokens", 8)[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"), [("0.8,0.6", (0.8, 0.6)), ("2.5", 2.5), ("1", 1.0), ("1,", (1.0,))]
+)
+def test_synthetic_acceptance_is_rates_or_a_length(given, taken):
+    config = SpeculationOptions(synthetic_acceptance=given).config()
+    assert config.synthetic_acceptance == taken
+
+
+@pytest.mark.parametrize("given", ["much", "0.6,0.8", "0.5,-1", "99", ""])
+def test_wrong_synthetic_acceptance_is_refused(run, toy, given):
+    code, _, err = run("generate", "toy", "abc", "--synthetic-acceptance", given)
+    assert code != 0 and "ynthetic" in err
 
 
 @pytest.mark.parametrize("more", [(), ("--json",), ("cd",)], ids=str)

@@ -24,11 +24,18 @@ LAYERS = [
     control kv_cache sampler structured models
     budget
     verifier proposers
+<<<<<<< HEAD
     scheduler
     engine
     step_profile
     llm
     intervals info data pairwise
+=======
+    scheduler intervals
+    ab_test
+    engine llm
+    machine info data pairwise
+>>>>>>> a1dad4c (verifier: acceptance by decree; a live A/B's arms)
     measure
     step_cost peers margin certify_settings
     bench certify
