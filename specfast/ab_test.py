@@ -107,7 +107,7 @@ class AbTest:
         """The budget's limits [B, 2]; now and then none, where a plain request rides along."""
         limits = self._plan(seqs)
         self._withheld = False
-        if limits.any() and any(self._arm(s) == PLAIN for s in seqs):
+        if self._records and limits.any() and any(self._arm(s) == PLAIN for s in seqs):
             self._num_mixed += 1
             self._withheld = self._num_mixed % WITHHOLD_EVERY == 0
         return np.zeros_like(limits) if self._withheld else limits

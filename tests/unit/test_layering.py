@@ -24,18 +24,12 @@ LAYERS = [
     control kv_cache sampler structured models
     budget
     verifier proposers
-<<<<<<< HEAD
-    scheduler
+    scheduler intervals
+    ab_test
     engine
     step_profile
     llm
-    intervals info data pairwise
-=======
-    scheduler intervals
-    ab_test
-    engine llm
-    machine info data pairwise
->>>>>>> a1dad4c (verifier: acceptance by decree; a live A/B's arms)
+    info data pairwise
     measure
     step_cost peers margin certify_settings
     bench certify
