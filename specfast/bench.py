@@ -53,6 +53,20 @@ class BenchSettings:
         assert self.config.speculative_config is not None
         return self.config.speculative_config
 
+    @property
+    def is_synthetic(self) -> bool:
+        """Drafts were accepted by decree: what was generated is invalid text."""
+        return self.speculation.synthetic is not None
+
+    @property
+    def is_comparable(self) -> bool:
+        """Speculation on and off should give the same bytes: rejection draws others at T > 0, and
+        acceptance by decree anything.
+        """
+        if self.is_synthetic:
+            return False
+        return self.speculation.verification == "match" or self.params.greedy
+
 
 @dataclass(frozen=True)
 class BenchReport:
@@ -67,17 +81,11 @@ class BenchReport:
 
     @property
     def is_synthetic(self) -> bool:
-        """Drafts were accepted by decree: what was generated is invalid text."""
-        return self.settings.speculation.synthetic is not None
+        return self.settings.is_synthetic
 
     @property
     def is_comparable(self) -> bool:
-        """Speculation on and off should give the same bytes: rejection draws others at T > 0, and
-        acceptance by decree anything.
-        """
-        if self.is_synthetic:
-            return False
-        return self.settings.speculation.verification == "match" or self.settings.params.greedy
+        return self.settings.is_comparable
 
     @property
     def differing(self) -> list[str]:
@@ -167,8 +175,8 @@ def run_bench(
     model, tokenizer = load(settings.config.model, settings.config.dtype)
     longest = longest_request(prompts, tokenizer, settings.params)
     fitted = replace(settings, config=fitting(settings.config, model, longest))
-    plain = _arm(PLAIN, model, tokenizer, fitted, speculate=False)
-    arms: list[Arm] = [plain, _arm(SPECULATIVE, model, tokenizer, fitted, speculate=True)]
+    plain = engine_arm(PLAIN, model, tokenizer, fitted, speculate=False)
+    arms: list[Arm] = [plain, engine_arm(SPECULATIVE, model, tokenizer, fitted, speculate=True)]
     tasks = conversation_tasks(plain, tokenizer, prompts)
     baselines: dict[str, str] = {}
     if settings.baseline:
@@ -230,7 +238,7 @@ def _check_admissible(arm: EngineArm, name: str, ids: list[int]) -> None:
         ) from None
 
 
-def _arm(
+def engine_arm(
     name: str, model: Model, tokenizer: Tokenizer, settings: BenchSettings, *, speculate: bool
 ) -> EngineArm:
     speculation = settings.speculation if speculate else None
@@ -254,7 +262,7 @@ def _add_baseline(
     if engine.runner.model.config.dtype != torch.float32:
         config = replace(settings.config, dtype="float32")
         fp32 = replace(settings, config=config)
-        arms.append(_arm(PLAIN_FP32, *load(config.model, "float32"), fp32, speculate=False))
+        arms.append(engine_arm(PLAIN_FP32, *load(config.model, "float32"), fp32, speculate=False))
     assert settings.params.max_tokens is not None
     found = transformers_arms(
         settings.config.model,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from specfast.cli.batch_report import draw_batches, print_batches
 from specfast.cli.bench_report import draw, print_report
 from specfast.cli.console import measuring, note, save_json
 from specfast.cli.options import (
@@ -21,6 +22,7 @@ from specfast.cli.options import (
 from specfast.cli.speculation import SpeculationOptions
 
 if TYPE_CHECKING:
+    from specfast.batch_bench import BatchReport
     from specfast.bench import BenchReport, BenchSettings
     from specfast.data import Prompt
 
@@ -48,6 +50,13 @@ def bench(
     batch_size: Annotated[
         int, option("Prompts answered at once, of one category; speeds are one prompt's.")
     ] = 1,
+    batch: Annotated[
+        str | None,
+        option(
+            "Several batch sizes in one run, such as 1,4,16,64,128; batches mix categories.",
+            unset="--batch-size alone",
+        ),
+    ] = None,
     baseline: Annotated[
         str | None,
         option("Compare with 'transformers': its generate and prompt lookup.", unset="none"),
@@ -78,6 +87,7 @@ def bench(
         raise ValueError("bench compares outputs: give --seed with --temperature.")
     if plot and not importlib.util.find_spec("matplotlib"):
         raise ValueError("--plot needs matplotlib: pip install 'specfast[plot]'.")
+    sizes = _sizes(batch, batch_size, baseline)
     if baseline is not None:
         _check_baseline(baseline, batch_size, sampling)
     from specfast.bench import BenchSettings
@@ -90,7 +100,39 @@ def bench(
     chosen = select_prompts(load_workload(dataset), listed(categories or ""), num_prompts)
     config = EngineConfig(**model.engine_config(max_num_seqs=batch_size, speculative_config=drafts))
     settings = BenchSettings(config, sampling.params(), baseline is not None, cycles)
-    _report(_run(settings, chosen), json, plot)
+    if sizes:
+        _report_batches(_run_batches(settings, chosen, sizes), json, plot)
+    else:
+        _report(_run(settings, chosen), json, plot)
+
+
+def _sizes(batch: str | None, batch_size: int, baseline: str | None) -> list[int]:
+    """--batch as numbers; none where it is not given."""
+    if batch is None:
+        return []
+    words = listed(batch)
+    if not words or not all(w.isdecimal() and int(w) > 0 for w in words):
+        raise ValueError(f"--batch takes numbers from 1 on, such as 1,4,16, not {batch!r}.")
+    if batch_size > 1 or baseline is not None:
+        other = "--baseline" if baseline is not None else "--batch-size"
+        raise ValueError(f"Give --batch or {other}, not both.")
+    return sorted({int(w) for w in words})
+
+
+def _run_batches(settings: BenchSettings, prompts: list[Prompt], sizes: list[int]) -> BatchReport:
+    from specfast.batch_bench import run_batches
+
+    note(f"Benchmarking {settings.config.model} at batch sizes {', '.join(map(str, sizes))} ...")
+    with measuring() as progress:
+        return run_batches(settings, prompts, sizes, progress.start, progress.advance)
+
+
+def _report_batches(report: BatchReport, json: Path | None, plot: Path | None) -> None:
+    print_batches(report)
+    if json:
+        save_json(report.to_dict(), json)
+    if plot:
+        draw_batches(report, plot)
 
 
 def _check_baseline(baseline: str, batch_size: int, sampling: SamplingOptions) -> None:

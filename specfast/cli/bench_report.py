@@ -45,7 +45,7 @@ def _arms_table(report: BenchReport) -> Table:
         s = report.comparison.summary(name)
         table.add_row(
             name,
-            f"{s.decode_rate.value:.1f} {_range(s.decode_rate, 1)}",
+            f"{s.decode_rate.value:.1f} {range_of(s.decode_rate, 1)}",
             f"{s.total_rate.value:.1f}",
             f"{1e3 * s.time_to_first_token.value:.0f} ms",
             f"{1e3 * s.inter_token_latency_p50:.1f} / {1e3 * s.inter_token_latency_p99:.1f} ms",
@@ -63,7 +63,7 @@ def _speedup_table(report: BenchReport) -> Table:
         table.add_row(
             name,
             f"{speedup.value:.2f}x",
-            _range(speedup, 2),
+            range_of(speedup, 2),
             f"{s.acceptance_rate:.0%}",
             f"{s.acceptance_length:.2f}",
         )
@@ -93,7 +93,9 @@ def _print_acceptance(console: Console, report: BenchReport) -> None:
 def _print_ratios(console: Console, report: BenchReport) -> None:
     for name, ratio in report.ratios.items():
         if ratio:
-            console.print(f"{RATIOS[name]}: {ratio.value:.2f}x {_range(ratio, 2)}", soft_wrap=True)
+            console.print(
+                f"{RATIOS[name]}: {ratio.value:.2f}x {range_of(ratio, 2)}", soft_wrap=True
+            )
     cost = report.step_cost
     console.print(
         f"A step of one row takes {1e3 * cost.single_row_seconds:.2f} ms: it reads the weights at "
@@ -127,7 +129,7 @@ def _print_verdict(console: Console, report: BenchReport) -> None:
     console.print(verdict, soft_wrap=True)
 
 
-def _range(interval: Interval, digits: int) -> str:
+def range_of(interval: Interval, digits: int) -> str:
     if math.isnan(interval.low):
         return "(too few)"
     return f"({interval.low:.{digits}f} to {interval.high:.{digits}f})"

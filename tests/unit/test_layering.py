@@ -33,6 +33,7 @@ LAYERS = [
     measure
     step_cost peers margin certify_settings
     bench certify
+    batch_bench
     train.work_files
     train.dedupe train.student train.loop train.card train.corpus_settings
     train.prompts train.features
