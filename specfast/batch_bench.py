@@ -98,9 +98,8 @@ def run_batches(
     longest = longest_request(prompts, tokenizer, settings.params)
     alone = replace(settings, config=replace(settings.config, max_num_seqs=1))
     alone = replace(alone, config=fitting(alone.config, model, longest))
-    tasks = conversation_tasks(
-        engine_arm(PLAIN, model, tokenizer, alone, speculate=False), tokenizer, prompts
-    )
+    plain = engine_arm(PLAIN, model, tokenizer, alone, speculate=False)
+    tasks = conversation_tasks(plain, tokenizer, prompts, settings.leaves_out_long)
     filled = [filling(tasks, size) for size in sizes]
     on_start(sum(4 * settings.cycles * -(-len(t) // n) for t, n in zip(filled, sizes)))
     watch, results = LoadWatch(), []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seqs
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +33,9 @@ from specfast.sampling_params import SamplingParams
 from specfast.speculative_config import SpeculativeConfig
 from specfast.step_cost import StepCost, measure_step_cost
 from specfast.tokenizer import Tokenizer
+from specfast.validation import require
 
+logger = logging.getLogger(__name__)
 PLAIN, SPECULATIVE, PLAIN_FP32 = "plain", "speculative", "plain_fp32"
 NUM_PILOTS = 3
 
@@ -40,13 +43,15 @@ NUM_PILOTS = 3
 @dataclass(frozen=True)
 class BenchSettings:
     """What is compared; config.speculative_config is the speculative arm's, config.max_num_seqs
-    the number of prompts answered at once.
+    the number of prompts answered at once. leaves_out_long: prompts beyond the model's context are
+    left out, with a warning, and not refused.
     """
 
     config: EngineConfig
     params: SamplingParams
     baseline: bool = False
     cycles: int = 1
+    leaves_out_long: bool = False
 
     @property
     def speculation(self) -> SpeculativeConfig:
@@ -177,7 +182,7 @@ def run_bench(
     fitted = replace(settings, config=fitting(settings.config, model, longest))
     plain = engine_arm(PLAIN, model, tokenizer, fitted, speculate=False)
     arms: list[Arm] = [plain, engine_arm(SPECULATIVE, model, tokenizer, fitted, speculate=True)]
-    tasks = conversation_tasks(plain, tokenizer, prompts)
+    tasks = conversation_tasks(plain, tokenizer, prompts, settings.leaves_out_long)
     baselines: dict[str, str] = {}
     if settings.baseline:
         baselines = _add_baseline(arms, fitted, plain.engine, _pilot(tasks))
@@ -211,21 +216,33 @@ def _conversation(turns: Seqs[str]) -> list[dict[str, str]]:
 
 
 def conversation_tasks(
-    arm: EngineArm, tokenizer: Tokenizer, prompts: Iterable[Prompt]
+    arm: EngineArm, tokenizer: Tokenizer, prompts: Iterable[Prompt], leaves_out_long: bool = False
 ) -> list[Task]:
-    """A task a turn; `arm` answers the earlier turns, so that every arm gets the same prompt."""
-    tasks = []
+    """A task a turn; `arm` answers the earlier turns, so that every arm gets the same prompt.
+
+    leaves_out_long: turns beyond the context, and those after them, are no tasks.
+    """
+    tasks, num_left_out = [], 0
     for prompt in prompts:
         messages: list[dict[str, str]] = []
         for number, turn in enumerate(prompt.turns, 1):
             messages.append({"role": "user", "content": turn})
             ids = prompt_ids(tokenizer, messages)
             name = prompt.id if len(prompt.turns) == 1 else f"{prompt.id}/{number}"
+            if leaves_out_long and len(ids) >= arm.engine.max_model_len:
+                num_left_out += 1
+                break
             _check_admissible(arm, name, ids)
             tasks.append(Task(name, prompt.category, tuple(ids)))
             if number < len(prompt.turns):
                 answer = tokenizer.decode(list(arm.answer(tasks[-1]).token_ids))
                 messages.append({"role": "assistant", "content": answer})
+    require(bool(tasks), "Every prompt is longer than the model's context; give a --dataset.")
+    if num_left_out:
+        logger.warning(
+            "%d prompts are longer than the model's context of %d tokens: left out.",
+            *(num_left_out, arm.engine.max_model_len),
+        )
     return tasks
 
 

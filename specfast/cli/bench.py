@@ -99,7 +99,7 @@ def bench(
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, QUICK_TOKENS))
     chosen = select_prompts(load_workload(dataset), listed(categories or ""), num_prompts)
     config = EngineConfig(**model.engine_config(max_num_seqs=batch_size, speculative_config=drafts))
-    settings = BenchSettings(config, sampling.params(), baseline is not None, cycles)
+    settings = BenchSettings(config, sampling.params(), baseline is not None, cycles, not dataset)
     if sizes:
         _report_batches(_run_batches(settings, chosen, sizes), json, plot)
     else:

@@ -221,3 +221,15 @@ def test_batches_are_whole():
     tasks = [Task(f"t{i}", "c", (i,)) for i in range(5)]
     assert [len(filling(tasks, n)) for n in (1, 2, 5, 8)] == [5, 4, 5, 8]
     assert len({t.id for t in filling(tasks, 8)}) == 8
+
+
+def test_built_in_prompts_that_are_too_long_are_left_out(caplog):
+    config = EngineConfig("toy", num_blocks=128, speculative_config=SpeculativeConfig("ngram"))
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+    settings = BenchSettings(config, params, leaves_out_long=True)
+    long = Prompt("long", "prose", ("x" * 2000,))
+    report = run_bench(settings, [long, *PROMPTS])
+    assert [t.id for t in report.comparison.tasks] == ["one", "two/1", "two/2"]
+    assert "1 prompts are longer than the model's context" in caplog.text
+    with pytest.raises(ValueError, match="Every prompt is longer"):
+        run_bench(settings, [long])
