@@ -26,7 +26,6 @@ from specfast.data import load_workload, select_prompts
 from specfast.engine import Engine
 from specfast.kv_cache import fitting
 from specfast.measure import EngineArm, Sample, bootstrap
-from specfast.metrics import SpecStats
 from specfast.models.loader import load
 from specfast.proposers import growing
 from specfast.proposers.candidates import Chooser, Ranking
@@ -34,6 +33,7 @@ from specfast.proposers.draft_model import DraftModelProposer
 from specfast.proposers.target import Target
 from specfast.sampling_params import SamplingParams
 from specfast.sequence import Sequence
+from specfast.spec_stats import SpecStats
 from specfast.speculative_config import SpeculativeConfig
 
 

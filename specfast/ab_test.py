@@ -128,6 +128,12 @@ class AbTest:
         speedups = self.speedups()
         return speedups.overall if speedups else None
 
+    def speedup_at(self, batch_size: int) -> Interval | None:
+        """The same at one batch size and those counted with it."""
+        speedups = self.speedups()
+        name = bucket_name(bucket_of(batch_size))
+        return speedups.by_batch_size.get(name) if speedups else None
+
     def speedups(self, level: float = 0.95) -> Speedups | None:
         """Of the finished requests remembered; None where no batch size has MIN_REQUESTS an arm."""
         state = self._num_finished, level

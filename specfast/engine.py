@@ -14,20 +14,24 @@ from specfast.budget import Budget
 from specfast.config import EngineConfig
 from specfast.kv_cache import BlockManager, KVCache, blocks_within, kv_shape_of
 from specfast.kv_shape import KVShape
-from specfast.metrics import RequestMetrics, SpecMetrics
+from specfast.latencies import Latencies
+from specfast.metrics import SpecMetrics
 from specfast.models.decoder import Model
 from specfast.models.runner import ModelRunner
 from specfast.outputs import RequestOutput, StepOutput, completion_of
 from specfast.proposers.base import NO_NEEDS, Proposal, Proposer, source_names
 from specfast.proposers.guard import Guard
 from specfast.proposers.target import ModelProposer
+from specfast.request_metrics import RequestMetrics
 from specfast.sampler import fork_seed, resolve_seed
 from specfast.sampling_params import SamplingParams
 from specfast.scheduler import Scheduler
 from specfast.sequence import Batch, Sequence, StopRule
+from specfast.stats_log import StatsLog
 from specfast.tokenizer import Tokenizer
 from specfast.validation import is_integer
 from specfast.verifier import make_verifier
+from specfast.warning_signs import Evidence, WarningSigns
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +97,11 @@ class Engine:
         self._guard = Guard(proposer, self.vocab_size, self.budget.switch_off) if proposer else None
         self.runner = ModelRunner(model, cache, needs)
         self.verifier = make_verifier(speculation)
-        self.metrics = SpecMetrics()
+        method = speculation.method if speculation else ""
+        self.metrics = SpecMetrics(source_names(proposer, method) if proposer else ())
+        self.metrics.speedups = self.ab
+        self.latencies = Latencies()
+        self.stats_log, self.warning_signs = StatsLog(), WarningSigns()
         self.requests: dict[str, Request] = {}
         self._seq_ids, self._request_ids = itertools.count(), itertools.count()
         self._request_of: dict[int, Request] = {}
@@ -110,10 +118,11 @@ class Engine:
             if self._guard:
                 self._guard.observe(batch, proposal, forward, result)
             self.budget.observe(batch, proposal, result)
-            self.metrics.observe(outputs)
+            self.metrics.observe(batch, proposal, result, outputs)
         self.ab.observe(batch, outputs, time.perf_counter() - start)
         self._settle(outputs)
         self._release(outputs)
+        self._report()
         return outputs
 
     def add_request(
@@ -133,7 +142,7 @@ class Engine:
             raise ValueError(f"Request id {request_id!r} is in use; give each request its own.")
         arm, params = self.ab.assign(request_id, params)
         seqs = self._sequences(ids, params)
-        metrics = RequestMetrics(arm=arm)
+        metrics = RequestMetrics(params.n, self.budget.depth, arm)
         law = self._is_lossless(params), self._is_synthetic(params)
         request = Request(request_id, prompt, ids, seqs, metrics, *law)
         self.ab.add(arm, seqs)
@@ -219,12 +228,15 @@ class Engine:
         now = time.perf_counter()
         for output in outputs:
             request = self._request_of[output.seq.seq_id]
-            request.metrics.observe(output, now)
+            if output.token_ids:
+                self.latencies.emitted(request.metrics, now)
+            request.metrics.observe(output, now, *self.metrics.last_seconds)
             if output.finish is None:
                 continue
             del self._request_of[output.seq.seq_id]
             if request.finished:
                 request.metrics.finish_time = now
+                self.latencies.finished(request.metrics, now)
                 self.requests.pop(request.request_id, None)  # its choices may end together
 
     def _release(self, outputs: list[StepOutput]) -> None:
@@ -232,6 +244,26 @@ class Engine:
             if self._guard and output.finish:
                 self._guard.release(output.seq)
                 self.budget.release(output.seq)
+
+    def _report(self) -> None:
+        """Logs how it goes, and what looks wrong, when it is time to."""
+        if self._guard:
+            self.stats_log.tick(lambda: self.metrics.stats)
+            self.warning_signs.tick(self._evidence, is_idle=not self.requests)
+
+    def _evidence(self, with_speedups: bool) -> Evidence:
+        """with_speedups: their intervals are resampled, which takes a while."""
+        m = self.metrics
+        speedups = m.speedups if with_speedups else None
+        sizes = {1, m.p50_batch_size} if m.p50_batch_size else ()
+        return Evidence(
+            m.stats,
+            m.by_source,
+            speedups.effective_speedup if speedups else None,
+            {size: speedups.speedup_at(size) for size in sizes if speedups},
+            m.p50_batch_size,
+            self.budget.calibration_error,
+        )
 
     def _context_limit(self, model: Model, num_blocks: int) -> int:
         """The longest sequence, in tokens, that model, setting and cache all allow."""

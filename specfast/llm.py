@@ -11,13 +11,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from specfast.config import EngineConfig
 from specfast.engine import Engine, Request
-from specfast.metrics import SpecStats
 from specfast.models.decoder import Model
 from specfast.models.loader import load
 from specfast.outputs import RequestOutput
+from specfast.prometheus import exposition
 from specfast.proposers.registry import check_method, make_proposer
 from specfast.proposers.target import Target
 from specfast.sampling_params import SamplingParams
+from specfast.spec_stats import SpecStats
 from specfast.speculative_config import SpeculativeConfig
 from specfast.step_profile import cost_profile
 from specfast.tokenizer import Tokenizer
@@ -108,6 +109,10 @@ class LLM:
     def stats(self) -> SpecStats:
         """The engine's counters so far."""
         return self.engine.metrics.stats
+
+    def prometheus_metrics(self) -> str:
+        """Everything that the engine counts, in Prometheus's text format: see docs/metrics.md."""
+        return exposition(self.engine)
 
     def _tokens_of(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):

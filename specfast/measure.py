@@ -18,8 +18,8 @@ import numpy as np
 
 from specfast.engine import Engine, Request
 from specfast.intervals import Interval, bootstrap
-from specfast.metrics import SpecStats
 from specfast.sampling_params import SamplingParams
+from specfast.spec_stats import SpecStats
 from specfast.tokenizer import Tokenizer
 
 MIN_DECODED = 8

@@ -1,155 +1,127 @@
-"""What happened, counted after the cut at a stop: in aggregate, and a record a request.
-
-acceptance_rate = accepted / drafted (of a tree: / its depth); acceptance_length = emitted tokens
-per verify step, the bonus included; positions are depths, 0 first, and their rates are
-unconditional (accepted there / drafts).
-"""
+"""What happened, counted after the cut at a stop: in aggregate, by workload label, by proposer."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence as Seqs
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
-from itertools import zip_longest
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
-from specfast.outputs import StepOutput
+from specfast.intervals import Interval
+from specfast.proposers.base import Proposal
+from specfast.source_tally import Decided, SourceTally
+from specfast.spec_stats import SourceStats, SpecStats
+from specfast.tally import Tally
+
+if TYPE_CHECKING:
+    from specfast.outputs import StepOutput
+    from specfast.sequence import Batch
+
+MAX_LABELS = 32  # a label is a time series: what comes after them is counted together
+NO_LABEL, OTHER_LABELS = "none", "other"
 
 
-@dataclass(frozen=True)
-class SpecStats:
-    """Counters since the start; the difference of two is what happened between them.
-
-    num_drafts: verify steps of a sequence that had drafts; num_accepted_per_pos[i]: of those, how
-    many accepted a draft at depth i; num_draft_positions: depths drafted, in a chain as many as
-    drafts; num_plain_steps: steps of a sequence without drafts; num_drafted_emitted_tokens: emitted
-    by those with.
-    """
-
-    num_steps: int = 0
-    num_emitted_tokens: int = 0
-    num_plain_steps: int = 0
-    num_drafts: int = 0
-    num_drafted_emitted_tokens: int = 0
-    num_draft_tokens: int = 0
-    num_draft_positions: int = 0
-    num_accepted_tokens: int = 0
-    num_accepted_per_pos: tuple[int, ...] = ()
-    propose_seconds: float = 0.0
-    step_seconds: float = 0.0
-
-    def __add__(self, other: SpecStats) -> SpecStats:
-        return self._combined(other, 1)
-
-    def __sub__(self, earlier: SpecStats) -> SpecStats:
-        return self._combined(earlier, -1)
-
-    def _combined(self, other: SpecStats, sign: int) -> SpecStats:
-        values = {
-            f.name: getattr(self, f.name) + sign * getattr(other, f.name)
-            for f in fields(self)
-            if f.name != "num_accepted_per_pos"
-        }
-        pairs = zip_longest(self.num_accepted_per_pos, other.num_accepted_per_pos, fillvalue=0)
-        return SpecStats(**values, num_accepted_per_pos=tuple(n + sign * m for n, m in pairs))
+class Speedups(Protocol):
+    """Speed with drafts over speed without, measured; None while too little was seen."""
 
     @property
-    def acceptance_rate(self) -> float:
-        positions = self.num_draft_positions
-        return self.num_accepted_tokens / positions if positions else 0.0
+    def effective_speedup(self) -> Interval | None: ...
 
-    @property
-    def acceptance_length(self) -> float:
-        """Emitted per verify step that had drafts."""
-        return self.num_drafted_emitted_tokens / self.num_drafts if self.num_drafts else 0.0
-
-    @property
-    def acceptance_per_pos(self) -> tuple[float, ...]:
-        return tuple(n / max(self.num_drafts, 1) for n in self.num_accepted_per_pos)
-
-    @property
-    def tokens_per_iteration(self) -> float:
-        """Emitted per step of a sequence, with and without drafts."""
-        iterations = self.num_drafts + self.num_plain_steps
-        return self.num_emitted_tokens / iterations if iterations else 0.0
-
-    @property
-    def draft_time_fraction(self) -> float:
-        return self.propose_seconds / self.step_seconds if self.step_seconds else 0.0
+    def speedup_at(self, batch_size: int) -> Interval | None: ...
 
 
 class SpecMetrics:
-    """Counts steps as they come; `stats` is a frozen value."""
+    """Counts steps as they come; what it shows are frozen values.
 
-    def __init__(self) -> None:
-        self.stats = SpecStats()
+    source_names: who drafts (Proposal.sources index them), none in an engine without speculation.
+    speedups: set by whoever compares with plain decoding.
+    """
+
+    def __init__(self, source_names: Seqs[str] = ()) -> None:
+        self.source_names = tuple(source_names)
+        self.speedups: Speedups | None = None
+        self.reset()
 
     def reset(self) -> None:
-        self.stats = SpecStats()
+        self._by_label: dict[str, Tally] = {}
+        self._by_source = SourceTally(self.source_names)
+        self._steps_by_batch_size: Counter[int] = Counter()
+        self._num_steps = 0
+        self._step_seconds = self._propose_seconds = 0.0
+        self.last_seconds = 0.0, 0.0  # of a step, and of its proposal
+
+    @property
+    def stats(self) -> SpecStats:
+        """Everything so far."""
+        return replace(
+            sum(self.by_label.values(), SpecStats()),
+            num_steps=self._num_steps,
+            step_seconds=self._step_seconds,
+            propose_seconds=self._propose_seconds,
+        )
+
+    @property
+    def by_label(self) -> dict[str, SpecStats]:
+        """By SamplingParams.label, NO_LABEL without one; OTHER_LABELS: all after MAX_LABELS. Steps
+        and their seconds belong to no label.
+        """
+        return {label: tally.stats() for label, tally in list(self._by_label.items())}
+
+    @property
+    def by_source(self) -> dict[str, SourceStats]:
+        """By who drafted."""
+        return self._by_source.stats()
+
+    @property
+    def p50_batch_size(self) -> int:
+        """The median number of sequences that a step decodes; 0 before any did."""
+        sizes = sorted(self._steps_by_batch_size.items())
+        left = (sum(count for _, count in sizes) + 1) // 2
+        for size, count in sizes:
+            left -= count
+            if left <= 0:
+                return size
+        return 0
+
+    @property
+    def effective_speedup(self) -> Interval | None:
+        """Measured against plain decoding, never computed from acceptance."""
+        return self.speedups.effective_speedup if self.speedups else None
 
     @contextmanager
     def timing_step(self) -> Iterator[None]:
-        start = time.perf_counter()
+        start, proposed = time.perf_counter(), self._propose_seconds
         yield
         seconds = time.perf_counter() - start
-        self.stats = replace(
-            self.stats,
-            num_steps=self.stats.num_steps + 1,
-            step_seconds=self.stats.step_seconds + seconds,
-        )
+        self._num_steps += 1
+        self._step_seconds += seconds
+        self.last_seconds = seconds, self._propose_seconds - proposed
 
     @contextmanager
     def timing_proposal(self) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        seconds = time.perf_counter() - start
-        self.stats = replace(self.stats, propose_seconds=self.stats.propose_seconds + seconds)
+        self._propose_seconds += time.perf_counter() - start
 
-    def observe(self, outputs: Seqs[StepOutput]) -> None:
+    def observe(
+        self, batch: Batch, proposal: Proposal, result: Decided, outputs: Seqs[StepOutput]
+    ) -> None:
         """Counts what users really got from one step."""
-        drafted = [o for o in outputs if o.num_draft_tokens]
-        per_pos = list(self.stats.num_accepted_per_pos)
-        for output in drafted:
-            per_pos.extend([0] * (output.num_accepted - len(per_pos)))
-            for position in range(output.num_accepted):
-                per_pos[position] += 1
-        s = self.stats
-        self.stats = replace(
-            s,
-            num_emitted_tokens=s.num_emitted_tokens + sum(len(o.token_ids) for o in outputs),
-            num_plain_steps=s.num_plain_steps + len(outputs) - len(drafted),
-            num_drafts=s.num_drafts + len(drafted),
-            num_drafted_emitted_tokens=s.num_drafted_emitted_tokens
-            + sum(len(o.token_ids) for o in drafted),
-            num_draft_tokens=s.num_draft_tokens + sum(o.num_draft_tokens for o in drafted),
-            num_draft_positions=s.num_draft_positions + sum(o.draft_depth for o in drafted),
-            num_accepted_tokens=s.num_accepted_tokens + sum(o.num_accepted for o in drafted),
-            num_accepted_per_pos=tuple(per_pos),
-        )
+        for output in outputs:
+            self._tally(output.seq.params.label).add(output)
+        if proposal.num_nodes:
+            self._by_source.add(batch, proposal, result, outputs)
+        if num_decoded := sum(bool(o.token_ids) for o in outputs):
+            self._steps_by_batch_size[num_decoded] += 1
 
-
-@dataclass
-class RequestMetrics:
-    """One request's record; times are seconds of the monotonic clock, one a token in the order in
-    which they came, all choices together. arm: "plain" or "speculative" in a live A/B.
-    """
-
-    arrival_time: float = field(default_factory=time.perf_counter)
-    finish_time: float | None = None
-    token_times: list[float] = field(default_factory=list)
-    num_drafts: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-    arm: str | None = None
-
-    @property
-    def first_token_time(self) -> float | None:
-        return self.token_times[0] if self.token_times else None
-
-    def observe(self, output: StepOutput, now: float) -> None:
-        """Counts one step of one of the request's sequences."""
-        self.token_times.extend([now] * len(output.token_ids))
-        self.num_drafts += bool(output.num_draft_tokens)
-        self.num_draft_tokens += output.num_draft_tokens
-        self.num_accepted_tokens += output.num_accepted
+    def _tally(self, label: str | None) -> Tally:
+        label = label or NO_LABEL
+        if (found := self._by_label.get(label)) is not None:
+            return found
+        known = len(self._by_label.keys() - {NO_LABEL, OTHER_LABELS})
+        if label != NO_LABEL and known >= MAX_LABELS:
+            label = OTHER_LABELS
+        return self._by_label.setdefault(label, Tally(bool(self.source_names)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from specfast.sequence import Finish, Sequence
 
 if TYPE_CHECKING:
-    from specfast.metrics import RequestMetrics
+    from specfast.request_metrics import RequestMetrics
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class StepOutput:
     """What one sequence got from one step, after the cut at a stop.
 
     token_ids: new tokens, the first num_accepted of them drafts; num_draft_tokens: drafts verified;
-    draft_depth: of their longest path.
+    draft_depth: of their longest path; planned_depth: how deep it might have drafted.
     """
 
     seq: Sequence
@@ -25,6 +25,13 @@ class StepOutput:
     draft_depth: int
     num_accepted: int
     finish: Finish | None
+    planned_depth: int = 0
+
+    @property
+    def is_gated(self) -> bool:
+        """Nothing was planned for it, though it takes drafts and had more than one token to go."""
+        had_room = len(self.token_ids) + self.seq.num_remaining_tokens > 1
+        return not self.planned_depth and had_room and self.seq.params.speculation.enabled
 
 
 @dataclass(frozen=True)

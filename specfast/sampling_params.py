@@ -22,6 +22,7 @@ from specfast.validation import (
 GREEDY_TEMPERATURE = 1e-5
 MAX_TEMPERATURE = 1e30  # a float32, also where a drafter scales it
 MAX_CHOICES = 16384
+MAX_LABEL_LENGTH = 64
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class SamplingParams:
     min_p = 0 are off. seed None: 64 bits of OS entropy. stop: strings that end the text (not
     included unless include_stop_str_in_output). max_tokens None: up to the context limit.
     speculative: False, or {"num_speculative_tokens": n} to go below the engine's number.
+    label: the workload that it belongs to, under which metrics count it.
     """
 
     n: int = 1
@@ -90,6 +92,11 @@ class SamplingParams:
         check_flags(self, "ignore_eos", "skip_special_tokens", "include_stop_str_in_output")
         self._check_stops()
         SpeculativeOverride.parse(self.speculative)
+        label = self.label
+        require(
+            label is None or (isinstance(label, str) and 0 < len(label) <= MAX_LABEL_LENGTH),
+            f"label must be a text of 1 to {MAX_LABEL_LENGTH} characters, not {label!r}.",
+        )
 
     def _check_stops(self) -> None:
         """Both kinds of stop as tuples."""

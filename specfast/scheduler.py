@@ -19,10 +19,11 @@ from specfast.verifier import VerifyResult
 
 @dataclass(frozen=True)
 class SchedulerStats:
-    """Events since the start."""
+    """Events since the start; prefix queries: tokens of the sequences that were admitted."""
 
     num_preempted: int = 0
     num_prefix_hit_tokens: int = 0
+    num_prefix_query_tokens: int = 0
     num_chunk_splits: int = 0
 
 
@@ -55,12 +56,16 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._cancelled: list[Sequence] = []
         self._aborted: list[Sequence] = []  # ended in schedule(), reported by commit()
-        self._num_preempted = self._num_prefix_hit_tokens = self._num_chunk_splits = 0
+        self._num_preempted = self._num_chunk_splits = 0
+        self._num_prefix_hit_tokens = self._num_prefix_query_tokens = 0
 
     @property
     def stats(self) -> SchedulerStats:
         return SchedulerStats(
-            self._num_preempted, self._num_prefix_hit_tokens, self._num_chunk_splits
+            self._num_preempted,
+            self._num_prefix_hit_tokens,
+            self._num_prefix_query_tokens,
+            self._num_chunk_splits,
         )
 
     @property
@@ -94,8 +99,8 @@ class Scheduler:
         outputs = [StepOutput(seq, (), 0, 0, 0, seq.finish) for seq in self._aborted]
         self._aborted.clear()
         num_kept = np.zeros(len(batch), np.int32)
-        for row, seq in enumerate(batch.seqs):
-            output = self._commit_tokens(seq, row, proposal, result)
+        for row in range(len(batch)):
+            output = self._commit_tokens(batch, row, proposal, result)
             num_kept[row] = max(0, len(output.token_ids) - 1)
             outputs.append(output)
         self._compact(batch, result, num_kept)
@@ -153,6 +158,7 @@ class Scheduler:
                 self.blocks.free(seq)
                 return
             self._num_prefix_hit_tokens += hit
+            self._num_prefix_query_tokens += len(seq.token_ids)
             seq.status = Status.RUNNING
             self.running.append(self.waiting.popleft())
             scheduled[seq] = num_tokens
@@ -178,8 +184,9 @@ class Scheduler:
         return limits
 
     def _commit_tokens(
-        self, seq: Sequence, row: int, proposal: Proposal, result: VerifyResult
+        self, batch: Batch, row: int, proposal: Proposal, result: VerifyResult
     ) -> StepOutput:
+        seq, planned = batch.seqs[row], int(batch.draft_limits[row, 0])
         drafted, depth = int(proposal.lengths[row]), int(proposal.depths[row])
         emitted, num_accepted = [], 0
         if result.errors[row]:
@@ -190,7 +197,7 @@ class Scheduler:
                 num_accepted += is_draft
                 if seq.append(token_id, is_draft):
                     break
-        return StepOutput(seq, tuple(emitted), drafted, depth, num_accepted, seq.finish)
+        return StepOutput(seq, tuple(emitted), drafted, depth, num_accepted, seq.finish, planned)
 
     def _compact(self, batch: Batch, result: VerifyResult, num_kept: np.ndarray) -> None:
         """Moves kept nodes only where some path is not already dense."""

@@ -31,6 +31,7 @@ WRONG = {
     (SamplingParams, "skip_special_tokens"): NO_FLAGS,
     (SamplingParams, "include_stop_str_in_output"): NO_FLAGS,
     (SamplingParams, "speculative"): [*WRONG_TYPES, 1, {"num_speculative_tokens": True}],
+    (SamplingParams, "label"): [b"x", "", 1, 1.5, True, NAN, ["x"], {"a": 1}, object(), "x" * 65],
     (SpeculativeConfig, "method"): [*WRONG_TYPES[1:], None, 1],
     (SpeculativeConfig, "num_speculative_tokens"): [*NO_INTEGERS, None, 0, 65],
     (SpeculativeConfig, "max_tree_nodes"): [*NO_INTEGERS, 4, 65],
@@ -78,6 +79,10 @@ def test_wrong_values_are_refused_by_name(case):
             cls(**{**BASE[cls], name: value})
         word = "prompt_lookup_m" if name.startswith("prompt_lookup") else name
         assert word in str(refusal.value), value
+
+
+def test_a_label_may_be_64_characters_long():
+    assert SamplingParams(label="x" * 64).label == "x" * 64
 
 
 def test_a_method_may_have_the_name_that_others_gave_it():

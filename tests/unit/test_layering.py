@@ -19,15 +19,18 @@ LAYERS = [
     validation machine batch_schedule synthetic sampling_params speculative_config config
     extension ops reference reference_attention reference_sampling _C _host
     reference_verification workspace
-    tokenizer detokenizer chat_template sequence metrics outputs kv_shape
+    intervals spec_stats spec_record
+    tokenizer detokenizer chat_template sequence tally request_metrics outputs kv_shape
+    latencies stats_log warning_signs
     proposers.base proposers.laws proposers.draft_tree
+    source_tally metrics
     control kv_cache sampler structured models
     budget
     verifier proposers
-    scheduler intervals
+    scheduler
     ab_test
     engine
-    step_profile
+    step_profile prometheus
     llm
     info data pairwise
     measure

@@ -9,7 +9,7 @@ import pytest
 from specfast.intervals import bootstrap
 from specfast.machine import CpuTimes, Load, LoadWatch, cpu_name
 from specfast.measure import Sample, Task, compare, in_groups
-from specfast.metrics import SpecStats
+from specfast.spec_stats import SpecStats
 
 TASKS = [Task(f"t{i}", "prose" if i % 2 else "code", (i,)) for i in range(6)]
 

@@ -366,7 +366,7 @@ def test_heads_that_foretell_a_little_are_not(law, target, target_head, folder_o
     engine = make_engine(target, folder_of(aligned_heads(target_head)), nodes=8, max_num_seqs=8)
     run(engine, prompts_of(5, 8), params_of(LAWS[law], 60))
     assert engine.proposer._fit._num_drafts >= track_record.ENOUGH_DRAFTS
-    assert not caplog.records
+    assert "made for" not in caplog.text and "was trained for" not in caplog.text
 
 
 def test_what_was_not_asked_for_the_whole_batch_does_not_count(target, folder_of):
