@@ -17,12 +17,10 @@ from pathlib import Path
 from specfast.bench import PLAIN, conversation_tasks, longest_request
 from specfast.config import EngineConfig
 from specfast.data import load_workload, select_prompts
-from specfast.engine import Engine
 from specfast.kv_cache import fitting
+from specfast.llm import make_engine
 from specfast.measure import Comparison, EngineArm, compare
 from specfast.models.loader import load
-from specfast.proposers.registry import make_proposer
-from specfast.proposers.target import Target
 from specfast.sampling_params import SamplingParams
 from specfast.speculative_config import SpeculativeConfig
 
@@ -42,8 +40,7 @@ def main() -> None:
     def arm(name: str) -> EngineArm:
         speculation = None if name == PLAIN else SpeculativeConfig.from_dict(json.loads(name))
         config = replace(base, speculative_config=speculation)
-        proposer = make_proposer(Target(model, tokenizer, config))
-        return EngineArm(name, Engine(model, tokenizer, config, proposer), params)
+        return EngineArm(name, make_engine(model, tokenizer, config), params)
 
     arms = [arm(name) for name in (PLAIN, *options.configs)]
     tasks = conversation_tasks(arms[0], tokenizer, prompts)

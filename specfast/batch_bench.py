@@ -43,14 +43,7 @@ class BatchResult:
 
     def throughput(self, arm: str) -> float:
         """Tokens a second of the whole batch, prompts included: the median over batches."""
-        samples, size = self.comparison.samples[arm], self.batch_size
-        batches = [samples[i : i + size] for i in range(0, len(samples), size)]
-        rates = [
-            sum(len(s.times) for s in repeat) / max(s.times[-1] for s in repeat)
-            for batch in batches
-            for repeat in zip(*batch)
-        ]
-        return float(np.median(rates))
+        return float(np.median(throughputs(self.comparison, arm, self.batch_size)))
 
     def to_dict(self) -> dict[str, Any]:
         summary = self.comparison.summary(SPECULATIVE)
@@ -114,6 +107,19 @@ def run_batches(
         found = compare(arms, chosen, cycles=settings.cycles, batch_size=size, on_sample=on_sample)
         results.append(BatchResult(size, max(0, len(chosen) - len(tasks)), found))
     return BatchReport(settings, tuple(results), watch.stop(), torch.get_num_threads())
+
+
+def throughputs(comparison: Comparison, arm: str, batch_size: int) -> np.ndarray:
+    """Tokens a second of each whole batch and repetition, prompts included, in order."""
+    samples = comparison.samples[arm]
+    batches = [samples[i : i + batch_size] for i in range(0, len(samples), batch_size)]
+    return np.array(
+        [
+            sum(len(s.times) for s in repeat) / max(s.times[-1] for s in repeat)
+            for batch in batches
+            for repeat in zip(*batch)
+        ]
+    )
 
 
 def filling(tasks: Seqs[Task], size: int) -> list[Task]:

@@ -15,6 +15,7 @@ from specfast.data import GROUPS, Prompt
 from specfast.engine import Engine
 from specfast.intervals import Interval
 from specfast.kv_cache import fitting
+from specfast.llm import make_engine
 from specfast.machine import Load, LoadWatch, cpu_name
 from specfast.measure import (
     Arm,
@@ -27,8 +28,6 @@ from specfast.measure import (
 )
 from specfast.models.decoder import Model
 from specfast.models.loader import load
-from specfast.proposers.registry import make_proposer
-from specfast.proposers.target import Target
 from specfast.sampling_params import SamplingParams
 from specfast.speculative_config import SpeculativeConfig
 from specfast.step_cost import StepCost, measure_step_cost
@@ -260,9 +259,7 @@ def engine_arm(
 ) -> EngineArm:
     speculation = settings.speculation if speculate else None
     config = replace(settings.config, speculative_config=speculation)
-    proposer = make_proposer(Target(model, tokenizer, config))
-    engine = Engine(model, tokenizer, config, proposer)
-    return EngineArm(name, engine, settings.params)
+    return EngineArm(name, make_engine(model, tokenizer, config), settings.params)
 
 
 def _pilot(tasks: list[Task]) -> list[Task]:

@@ -47,7 +47,6 @@ class Budget:
         self._schedule = config.schedule if config else None
         self._switched_off: set[int] = set()  # ids of sequences whose drafter failed
         self._clock = StepClock()
-        self._planned = np.zeros(0, np.int32)
 
     @property
     def weighs_costs(self) -> bool:
@@ -70,7 +69,6 @@ class Budget:
             depths = self._policy.depths(seqs, asked, self._step_seconds(seqs))
             limits[:, 0] = depths
             limits[:, 1] = np.maximum(self.nodes * depths // self.depth, depths)
-        self._planned = limits[:, 0].copy()
         return limits
 
     def select(self, batch: Batch, proposal: Proposal) -> Proposal:
@@ -83,7 +81,7 @@ class Budget:
 
     def observe(self, batch: Batch, proposal: Proposal, result: Decided) -> None:
         """Learns what the step took, and which drafts were accepted."""
-        drafted = Drafted.of(self._planned, proposal, result, self.depth)
+        drafted = Drafted.of(batch.draft_limits[:, 0], proposal, result, self.depth)
         self._policy.observe(batch.seqs, drafted)
         if self._choice and proposal.num_nodes:
             self._choice.observe(batch, proposal, result)
@@ -134,7 +132,7 @@ class Budget:
 
     def _observe_time(self, batch: Batch, proposal: Proposal, drafted: Drafted) -> None:
         """A step in which every sequence decoded."""
-        num_planned = int((self._planned > 0).sum())
+        num_planned = int((drafted.planned > 0).sum())
         seconds, drafting = self._clock.stop(was_drafting=num_planned > 0)
         rows, num_rows = batch.num_tokens, int(batch.num_tokens.sum())
         drafts = proposal.lengths.numpy()

@@ -39,7 +39,11 @@ class Lab:
         found = load_workload(options.dataset)
         self.prompts: list[Prompt] = select_prompts(found, options.categories, options.num_prompts)
         longest = longest_request(self.prompts, self.tokenizer, params)
-        config = EngineConfig(options.model, max_num_seqs=options.batch_size)
+        config = EngineConfig(
+            options.model,
+            max_num_seqs=options.batch_size,
+            max_num_batched_tokens=max(512, 2 * options.batch_size),
+        )
         self.config = fitting(config, self.model, longest)
 
     def arm(self, name: str, speculation: SpeculativeConfig | None) -> EngineArm:
