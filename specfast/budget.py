@@ -81,12 +81,13 @@ class Budget:
 
     def observe(self, batch: Batch, proposal: Proposal, result: Decided) -> None:
         """Learns what the step took, and which drafts were accepted."""
-        drafted = Drafted.of(batch.draft_limits[:, 0], proposal, result, self.depth)
-        self._policy.observe(batch.seqs, drafted)
-        if self._choice and proposal.num_nodes:
-            self._choice.observe(batch, proposal, result)
+        if batch.draft_limits.any():
+            drafted = Drafted.of(batch.draft_limits[:, 0], proposal, result, self.depth)
+            self._policy.observe(batch.seqs, drafted)
+            if self._choice and proposal.num_nodes:
+                self._choice.observe(batch, proposal, result)
         if self.gates and len(batch) and batch.decides.all():
-            self._observe_time(batch, proposal, drafted)
+            self._observe_time(batch, proposal, result)
 
     def switch_off(self, seq: Sequence) -> None:
         """Plans no drafts for this sequence any more."""
@@ -130,23 +131,19 @@ class Budget:
 
         return seconds
 
-    def _observe_time(self, batch: Batch, proposal: Proposal, drafted: Drafted) -> None:
+    def _observe_time(self, batch: Batch, proposal: Proposal, result: Decided) -> None:
         """A step in which every sequence decoded."""
-        num_planned = int((drafted.planned > 0).sum())
-        seconds, drafting = self._clock.stop(was_drafting=num_planned > 0)
-        rows, num_rows = batch.num_tokens, int(batch.num_tokens.sum())
-        drafts = proposal.lengths.numpy()
-        self.cost.observe(
-            num_rows + proposal.num_nodes,
-            int((batch.contexts * (rows + drafts)).sum()),
-            seconds - drafting,
-        )
-        if num_planned and self.gates:
+        num_drafting = int(np.count_nonzero(batch.draft_limits[:, 0]))
+        seconds, drafting = self._clock.stop(was_drafting=num_drafting > 0)
+        rows, context = int(batch.num_tokens.sum()), int(batch.contexts @ batch.num_tokens)
+        added = int(batch.contexts @ proposal.lengths.numpy())
+        self.cost.observe(rows + proposal.num_nodes, context + added, seconds - drafting)
+        if num_drafting and self.gates:
             deepest = int(proposal.depths.max(initial=0))
-            self._draft_cost.observe(deepest, num_planned, drafting)
-            plain = self.cost.seconds(np.array(num_rows), int((batch.contexts * rows).sum()))
-            num_emitted = len(batch) + int(drafted.accepted.sum())
-            self.gates.saw(StepSpeed(num_emitted, seconds, len(batch), float(plain)))
+            self._draft_cost.observe(deepest, num_drafting, drafting)
+            plain = float(self.cost.seconds(rows, context))
+            num_emitted = len(batch) + int(result.num_accepted.sum())
+            self.gates.saw(StepSpeed(num_emitted, seconds, len(batch), plain))
 
 
 def _policy(name: str, depth: int) -> DepthPolicy:

@@ -34,26 +34,25 @@ class Calibration:
     def observe(self, confidence: np.ndarray, depth: np.ndarray, accepted: np.ndarray) -> None:
         """Drafts [n] whose parent was accepted, and whether they were."""
         if not len(confidence):
-            self.fade()
-            return
+            return self.fade()
         x = features(confidence, depth)
         probability = sigmoid(x @ self._weights)
         self._error.observe(probability, accepted)
-        self.fade()
-        self._precision += (x * (probability * (1 - probability))[:, None]).T @ x
-        self._weights = self._weights + np.linalg.solve(
-            self._precision, x.T @ (accepted - probability)
-        )
+        variance = probability * (1 - probability)
+        self._step(x.T @ (accepted - probability), (x * variance[:, None]).T @ x)
 
     def fade(self) -> None:
         """Believes the confidence a little more: what was once refuted is not so for good."""
-        lost = 1 - FORGETTING
+        self._step(0.0, 0.0)
+
+    def _step(self, gradient: np.ndarray | float, information: np.ndarray | float) -> None:
+        """Newton's, on a window that forgets towards the prior."""
+        pull = (1 - FORGETTING) * PRIOR_PRECISION
         self._precision *= FORGETTING
-        pull = lost * PRIOR_PRECISION
+        self._precision += information
         self._precision[np.diag_indices(len(PRIOR))] += pull
-        self._weights = self._weights + np.linalg.solve(
-            self._precision, pull * (PRIOR - self._weights)
-        )
+        towards = gradient + pull * (PRIOR - self._weights)
+        self._weights = self._weights + np.linalg.solve(self._precision, towards)
 
     @property
     def error(self) -> float | None:

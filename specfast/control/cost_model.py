@@ -11,6 +11,7 @@ FORGETTING = 0.98  # of what was seen, a step
 PRIOR_WEIGHT = 0.2  # steps
 MAX_SURPRISE = 4.0  # times the expected: what takes longer was something else's doing
 ENOUGH = 8.0  # steps to expect by
+NUM_TABLED = 1024  # rows
 # Where nothing was profiled: a row more costs a twentieth of a step of one row, and a token of
 # context a row a fifty-thousandth.
 UNPROFILED = CostProfile(rows=(1, 21), seconds=(1.0, 2.0), context_seconds=2e-5)
@@ -27,8 +28,10 @@ class CostModel:
         self._is_profiled = profile is not None
         self.profile = profile or UNPROFILED
         self._unit = float(self.profile.of_rows(np.array(1)))
+        self._steps = self.profile.of_rows(np.arange(NUM_TABLED)) / self._unit
         same_scale = [(0, 1, 1.0), (0, 2, 1.0)]
         self._fit = DecayingFit(3, same_scale, PRIOR_WEIGHT, FORGETTING)
+        self._scale: np.ndarray | None = None
 
     @property
     def is_known(self) -> bool:
@@ -39,24 +42,28 @@ class CostModel:
         if num_rows <= 0:
             return
         if self._fit.weight >= ENOUGH:
-            expected = self.seconds(np.array(num_rows), row_context)
-            seconds = min(seconds, MAX_SURPRISE * float(expected))
-        x = np.array([float(part) for part in self._parts(np.array(num_rows), row_context)])
-        self._fit.observe(x, seconds)
+            seconds = min(seconds, MAX_SURPRISE * float(self.seconds(num_rows, row_context)))
+        self._fit.observe(np.array([1.0, *self._parts(num_rows, row_context)]), seconds)
+        self._scale = None
 
-    def seconds(self, num_rows: np.ndarray, row_context: np.ndarray | int = 0) -> np.ndarray:
+    def seconds(
+        self, num_rows: np.ndarray | int, row_context: np.ndarray | float = 0
+    ) -> np.ndarray:
         """Expected seconds of steps of num_rows; never less for more rows."""
-        fixed, rows, context = self._parts(num_rows, row_context)
-        scale = self._scales()
-        return scale[0] * fixed + scale[1] * rows + scale[2] * context
+        if self._scale is None:
+            self._scale = self._scales()
+        rows, context = self._parts(num_rows, row_context)
+        return self._scale[0] + self._scale[1] * rows + self._scale[2] * context
 
     def _parts(
-        self, num_rows: np.ndarray, row_context: np.ndarray | int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """In units of a step of one row."""
-        steps = self.profile.of_rows(num_rows) / self._unit
-        context = np.asarray(row_context, float) * self.profile.context_seconds / self._unit
-        return np.ones_like(steps), steps - 1.0, context
+        self, num_rows: np.ndarray | int, row_context: np.ndarray | float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of rows past the first, and of context, in units of a step of one row."""
+        at = np.asarray(num_rows)
+        tabled = at.dtype.kind == "i" and at.max(initial=0) < NUM_TABLED
+        steps = self._steps[at] if tabled else self.profile.of_rows(at) / self._unit
+        context = np.asarray(row_context, float)
+        return steps - 1.0, context * (self.profile.context_seconds / self._unit)
 
     def _scales(self) -> np.ndarray:
         """Seconds that each part's unit takes."""
@@ -74,16 +81,20 @@ class DraftCost:
     def __init__(self) -> None:
         beliefs = [(0, 1, 1.0), (1, 2, 0.25)]
         self._fit = DecayingFit(3, beliefs, PRIOR_WEIGHT, FORGETTING)
+        self._parts: np.ndarray | None = None
 
     def observe(self, depth: int, num_seqs: int, seconds: float) -> None:
         """A proposal of paths up to `depth` for num_seqs sequences."""
         if self._fit.weight >= ENOUGH:
             seconds = min(seconds, MAX_SURPRISE * float(self.seconds(np.array(depth), num_seqs)))
         self._fit.observe(np.array([1.0, depth, depth * num_seqs]), seconds)
+        self._parts = None
 
     def seconds(self, depth: np.ndarray, num_seqs: int) -> np.ndarray:
         """Expected seconds; nothing as long as nothing was seen, so that it will be."""
         if self._fit.weight == 0:
             return np.zeros_like(depth, float)
-        once, forward, row = np.maximum(self._fit.solve(), 0.0)
+        if self._parts is None:
+            self._parts = np.maximum(self._fit.solve(), 0.0)
+        once, forward, row = self._parts
         return once + depth * (forward + num_seqs * row)

@@ -24,11 +24,14 @@ def survival(proposal: Proposal, probability: np.ndarray) -> np.ndarray:
     """That each node and all its ancestors are accepted [B, N], from what each is given its parent;
     -1 for padding.
     """
-    parents, every = proposal.parents.numpy(), np.arange(len(proposal.lengths))
-    reach = np.empty(parents.shape)
-    for node in range(parents.shape[1]):
-        above = np.where(parents[:, node] < 0, 1.0, reach[every, parents[:, node]])
-        reach[:, node] = above * probability[:, node]
+    if proposal.are_chains:
+        reach = np.cumprod(probability, axis=1)
+    else:
+        parents, every = proposal.parents.numpy(), np.arange(len(proposal.lengths))
+        reach = np.empty(parents.shape)
+        for node in range(parents.shape[1]):
+            above = np.where(parents[:, node] < 0, 1.0, reach[every, parents[:, node]])
+            reach[:, node] = above * probability[:, node]
     reach[~is_node(proposal)] = -1.0
     return reach
 

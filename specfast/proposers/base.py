@@ -187,12 +187,19 @@ class Proposal:
                 )
 
     @cached_property
+    def are_chains(self) -> bool:
+        """No node has two children."""
+        nodes = np.arange(self.tokens.shape[1])
+        is_padding = nodes >= self.lengths.numpy()[:, None]
+        return bool(((self.parents.numpy() == nodes - 1) | is_padding).all())
+
+    @cached_property
     def node_depths(self) -> np.ndarray:
         """[B, N] int32: drafts before each node on its path; 0 for padding too."""
         parents, every = self.parents.numpy(), np.arange(len(self.lengths))
         nodes = np.arange(parents.shape[1], dtype=np.int32)
         is_padding = nodes >= self.lengths.numpy()[:, None]
-        if ((parents == nodes - 1) | is_padding).all():  # chains
+        if self.are_chains:
             return np.where(is_padding, np.int32(0), nodes)
         depth = np.zeros(parents.shape, np.int32)
         for node in nodes:
