@@ -95,6 +95,6 @@ class DraftCost:
         if self._fit.weight == 0:
             return np.zeros_like(depth, float)
         if self._parts is None:
-            self._parts = np.maximum(self._fit.solve(), 0.0)
+            self._parts = self._fit.solve()
         once, forward, row = self._parts
         return once + depth * (forward + num_seqs * row)

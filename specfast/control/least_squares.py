@@ -37,8 +37,23 @@ class DecayingFit:
         return self._total / self.weight
 
     def solve(self) -> np.ndarray:
-        """theta [d]; at least one observation must have been made."""
+        """theta [d], at least 0; one observation at least must have been made.
+
+        What would be negative is 0, and the others are fitted without it.
+        """
         assert self.weight > 0
+        moments = self._believed()
+        theta, kept = np.zeros(len(moments)), np.arange(len(moments))
+        while len(kept):
+            found = np.linalg.solve(moments[np.ix_(kept, kept)], self._targets[kept])
+            if (found >= 0).all():
+                theta[kept] = found
+                break
+            kept = np.delete(kept, found.argmin())
+        return theta
+
+    def _believed(self) -> np.ndarray:
+        """The moments, with what is believed added."""
         moments = self._moments.copy()
         for i, j, ratio in self._beliefs:
             size = self._belief_weight * max(self._moments[j, j] / self.weight, LEAST)
@@ -46,4 +61,4 @@ class DecayingFit:
             moments[i, i] += size * ratio**2
             moments[i, j] -= size * ratio
             moments[j, i] -= size * ratio
-        return np.linalg.solve(moments, self._targets)
+        return moments
