@@ -19,8 +19,8 @@ from specfast.proposers.candidates import NUM_RANKED, Chooser, Drawing, ParentRo
 from specfast.sequence import Batch, Sequence
 from specfast.speculative_config import MAX_NODES, SpeculativeConfig
 
-# A draft forward and the row that it adds cost a tenth of a step, which brings two tokens; behind such
-# a node 0.7 tokens are accepted. Of 0.45, 0.3 and 0.2 the last was the fastest for both kinds of drafter.
+# A draft forward and the row that it adds cost a tenth of a step, which brings two tokens; behind
+# such a node 0.7 tokens are accepted. Of 0.45, 0.3 and 0.2 the last was the fastest.
 MIN_EXTENDED = 0.2
 
 # One draft forward: rows, and of all rows with logits so far the one that proposed each [M] int64
