@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import specfast
-from specfast.cli import bench, certify, chat, generate, info, train
+from specfast.cli import bench, certify, chat, generate, info, train, tune
 from specfast.cli.console import fail, log_to_stderr, write
 from specfast.cli.options import grouped
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (generate.generate, chat.chat, bench.bench, certify.certify, info.info):
+for command in (generate.generate, chat.chat, bench.bench, tune.tune, certify.certify, info.info):
     app.command()(grouped(command))
 app.add_typer(train.app, name="train")
 

@@ -19,7 +19,7 @@ from specfast.speculative_config import SpeculativeConfig
 from tests.unit.toy_model import ToyModel, ToyTokenizer
 
 TOY = ("toy", "--kv-cache-memory", 2**16)
-COMMANDS = ["generate", "chat", "bench", "certify", "train", "info"]
+COMMANDS = ["generate", "chat", "bench", "tune", "certify", "train", "info"]
 
 
 class ChattyTokenizer(ToyTokenizer):
