@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seqs
 import numpy as np
 
 from specfast.control.batch_gates import BatchGates
-from specfast.control.cost_model import CostModel, DraftCost
+from specfast.control.cost_model import CostModel, DraftCost, StepLoad, load_of
 from specfast.control.cost_profile import CostProfile
 from specfast.control.depth_policy import (
     DepthPolicy,
@@ -42,11 +42,12 @@ class Budget:
         policy = config.policy if config else "fixed"
         gated = config is not None and "auto" in (policy, config.gate)
         self.gates = BatchGates(self.depth + 1, self.cost.profile.ridge_point) if gated else None
-        self._policy = _policy(policy, self.depth)
+        self._policy = _policy(config, self.depth)
         self._choice = NodeChoice(num_sources) if policy == "auto" else None
         self._schedule = config.schedule if config else None
         self._switched_off: set[int] = set()  # ids of sequences whose drafter failed
         self._clock = StepClock()
+        self._drafted_depth = 0  # of the step that runs, before any node was left out
 
     @property
     def weighs_costs(self) -> bool:
@@ -74,6 +75,7 @@ class Budget:
     def select(self, batch: Batch, proposal: Proposal) -> Proposal:
         """The nodes worth verifying, prefix-closed; of drafts that were drawn, all."""
         self._clock.drafted()
+        self._drafted_depth = int(proposal.depths.max(initial=0))
         is_drawn = proposal.draft_laws is not None
         if self._choice is None or is_drawn or not (proposal.num_nodes and self.cost.is_known):
             return proposal
@@ -122,12 +124,12 @@ class Budget:
         """Of decoding steps of these sequences."""
         if not self.cost.is_known:
             return None
-        num_seqs, context = len(seqs), sum(len(s.token_ids) for s in seqs) / len(seqs)
+        num_seqs, context = len(seqs), sum(len(s.token_ids) for s in seqs)
 
         def seconds(depths: np.ndarray, added_rows: np.ndarray) -> np.ndarray:
             rows = num_seqs + added_rows
-            drafting = self._draft_cost.seconds(depths, num_seqs)
-            return self.cost.seconds(rows, context * rows) + drafting
+            load = StepLoad(rows, context, context / num_seqs * rows)
+            return self.cost.seconds(load) + self._draft_cost.seconds(depths, num_seqs)
 
         return seconds
 
@@ -135,18 +137,19 @@ class Budget:
         """A step in which every sequence decoded."""
         num_drafting = int(np.count_nonzero(batch.draft_limits[:, 0]))
         seconds, drafting = self._clock.stop(was_drafting=num_drafting > 0)
-        rows, context = int(batch.num_tokens.sum()), int(batch.contexts @ batch.num_tokens)
+        plain = load_of(batch)
         added = int(batch.contexts @ proposal.lengths.numpy())
-        self.cost.observe(rows + proposal.num_nodes, context + added, seconds - drafting)
+        load = StepLoad(plain.rows + proposal.num_nodes, plain.context, plain.row_context + added)
+        self.cost.observe(load, seconds - drafting)
         if num_drafting and self.gates:
-            deepest = int(proposal.depths.max(initial=0))
-            self._draft_cost.observe(deepest, num_drafting, drafting)
-            plain = float(self.cost.seconds(rows, context))
+            self._draft_cost.observe(self._drafted_depth, num_drafting, drafting)
             num_emitted = len(batch) + int(result.num_accepted.sum())
-            self.gates.saw(StepSpeed(num_emitted, seconds, len(batch), plain))
+            plain_seconds = float(self.cost.seconds(plain))
+            self.gates.saw(StepSpeed(num_emitted, seconds, len(batch), plain_seconds))
 
 
-def _policy(name: str, depth: int) -> DepthPolicy:
-    if name == "auto":
+def _policy(config: SpeculativeConfig | None, depth: int) -> DepthPolicy:
+    """By matching "auto" chooses among drafts when they are known, which tells more than depth."""
+    if config and config.policy == "auto" and config.verification == "rejection":
         return MeasuredDepth(depth)
-    return SimpleDepth(depth) if name == "simple" else FixedDepth()
+    return SimpleDepth(depth) if config and config.policy == "simple" else FixedDepth()

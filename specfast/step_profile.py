@@ -13,6 +13,7 @@ import torch
 
 from specfast import __version__, ops
 from specfast.control.cost_profile import CostProfile
+from specfast.control.least_squares import nonnegative
 from specfast.engine import Engine
 from specfast.machine import cache_folder, cpu_name
 from specfast.proposers.base import Proposal
@@ -96,16 +97,11 @@ def _profile(taken: dict[tuple[int, int], list[float]], long: int) -> CostProfil
     """The first round warms up, unless it is the only one."""
     median = {shape: float(np.median(s[1:] or s)) for shape, s in taken.items()}
     rows = sorted(n for n, context in median if context == SHORT)
-    context_seconds = [
-        (median[n, long] - median[n, SHORT]) / (n * (long - SHORT))
-        for n in LONG_ROWS
-        if {(n, long), (n, SHORT)} <= set(median)
-    ]
-    return CostProfile(
-        tuple(rows),
-        tuple(median[n, SHORT] for n in rows),
-        max(0.0, float(np.median(context_seconds))) if context_seconds else 0.0,
-    )
+    both = [n for n in LONG_ROWS if {(n, long), (n, SHORT)} <= set(median)]
+    added = np.array([(median[n, long] - median[n, SHORT]) / (long - SHORT) for n in both])
+    parts = np.array([[-(-n // ROWS_A_SEQUENCE), n] for n in both], float)
+    once, each = nonnegative(parts.T @ parts, parts.T @ added) if len(both) > 1 else (0.0, 0.0)
+    return CostProfile(tuple(rows), tuple(median[n, SHORT] for n in rows), once, each)
 
 
 def _step_seconds(engine: Engine, num_rows: int, context: int) -> float | None:

@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from specfast.control.cost_profile import CostProfile
 from specfast.control.least_squares import DecayingFit
+from specfast.sequence import Batch
 
 FORGETTING = 0.98  # of what was seen, a step
 PRIOR_WEIGHT = 0.2  # steps
 MAX_SURPRISE = 4.0  # times the expected: what takes longer was something else's doing
 ENOUGH = 8.0  # steps to expect by
 NUM_TABLED = 1024  # rows
-# Where nothing was profiled: a row more costs a twentieth of a step of one row, and a token of
-# context a row a fifty-thousandth.
-UNPROFILED = CostProfile(rows=(1, 21), seconds=(1.0, 2.0), context_seconds=2e-5)
+# Where nothing was profiled: a row more costs a twentieth of a step of one row, a token of context
+# a twenty-thousandth, and for each row that attends to it a quarter of that.
+UNPROFILED = CostProfile((1, 21), (1.0, 2.0), context_seconds=5e-5, row_context_seconds=1.25e-5)
+
+
+@dataclass(frozen=True)
+class StepLoad:
+    """What a step computes, as numbers or arrays of one shape: rows; context: tokens of all its
+    sequences; row_context: the same, counted for each of their rows.
+    """
+
+    rows: np.ndarray | int
+    context: np.ndarray | float = 0.0
+    row_context: np.ndarray | float = 0.0
+
+
+def load_of(batch: Batch) -> StepLoad:
+    """Without drafts."""
+    return StepLoad(
+        int(batch.num_tokens.sum()),
+        int(batch.contexts.sum()),
+        int(batch.contexts @ batch.num_tokens),
+    )
 
 
 class CostModel:
     """Seconds of the target's part of a step: a profile, of which the fixed part, the rows' and the
-    context's are each scaled to what steps really take.
-
-    row_context: sum over rows of the tokens before them.
+    two of the context are each scaled to what steps really take.
     """
 
     def __init__(self, profile: CostProfile | None = None) -> None:
@@ -29,47 +50,44 @@ class CostModel:
         self.profile = profile or UNPROFILED
         self._unit = float(self.profile.of_rows(np.array(1)))
         self._steps = self.profile.of_rows(np.arange(NUM_TABLED)) / self._unit
-        same_scale = [(0, 1, 1.0), (0, 2, 1.0)]
-        self._fit = DecayingFit(3, same_scale, PRIOR_WEIGHT, FORGETTING)
+        same_scale = [(0, part, 1.0) for part in (1, 2, 3)]
+        self._fit = DecayingFit(4, same_scale, PRIOR_WEIGHT, FORGETTING)
         self._scale: np.ndarray | None = None
 
     @property
     def is_known(self) -> bool:
         return self._is_profiled or self._fit.weight > 0
 
-    def observe(self, num_rows: int, row_context: int, seconds: float) -> None:
+    def observe(self, load: StepLoad, seconds: float) -> None:
         """A step that decided for all its sequences; one of no row (all cancelled) says nothing."""
-        if num_rows <= 0:
+        if load.rows <= 0:
             return
         if self._fit.weight >= ENOUGH:
-            seconds = min(seconds, MAX_SURPRISE * float(self.seconds(num_rows, row_context)))
-        self._fit.observe(np.array([1.0, *self._parts(num_rows, row_context)]), seconds)
+            seconds = min(seconds, MAX_SURPRISE * float(self.seconds(load)))
+        self._fit.observe(np.array([1.0, *self._parts(load)]), seconds)
         self._scale = None
 
-    def seconds(
-        self, num_rows: np.ndarray | int, row_context: np.ndarray | float = 0
-    ) -> np.ndarray:
-        """Expected seconds of steps of num_rows; never less for more rows."""
+    def seconds(self, load: StepLoad) -> np.ndarray:
+        """Expected seconds; never less for more rows."""
         if self._scale is None:
             self._scale = self._scales()
-        rows, context = self._parts(num_rows, row_context)
-        return self._scale[0] + self._scale[1] * rows + self._scale[2] * context
+        parts = zip(self._scale[1:], self._parts(load))
+        return self._scale[0] + sum(scale * part for scale, part in parts)
 
-    def _parts(
-        self, num_rows: np.ndarray | int, row_context: np.ndarray | float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Of rows past the first, and of context, in units of a step of one row."""
-        at = np.asarray(num_rows)
-        tabled = at.dtype.kind == "i" and at.max(initial=0) < NUM_TABLED
-        steps = self._steps[at] if tabled else self.profile.of_rows(at) / self._unit
-        context = np.asarray(row_context, float)
-        return steps - 1.0, context * (self.profile.context_seconds / self._unit)
+    def _parts(self, load: StepLoad) -> tuple[np.ndarray, ...]:
+        """Of rows past the first, and of the two of context, in units of a step of one row."""
+        at = np.asarray(load.rows)
+        is_tabled = at.dtype.kind == "i" and at.max(initial=0) < NUM_TABLED
+        steps = self._steps[at] if is_tabled else self.profile.of_rows(at) / self._unit
+        once = self.profile.context_seconds / self._unit * np.asarray(load.context)
+        each = self.profile.row_context_seconds / self._unit * np.asarray(load.row_context)
+        return steps - 1.0, once, each
 
     def _scales(self) -> np.ndarray:
         """Seconds that each part's unit takes."""
         if self._fit.weight == 0:
-            return np.full(3, self._unit)
-        return np.maximum(self._fit.solve(), [0.1 * self._fit.mean, 0.0, 0.0])
+            return np.full(4, self._unit)
+        return np.maximum(self._fit.solve(), [0.1 * self._fit.mean, 0.0, 0.0, 0.0])
 
 
 class DraftCost:

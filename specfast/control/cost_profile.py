@@ -13,19 +13,22 @@ from specfast.validation import read_object, require
 
 @dataclass(frozen=True)
 class CostProfile:
-    """seconds[i]: a decoding step with rows[i] rows, ascending, with next to no context;
-    context_seconds: what each row adds for each token before it.
+    """seconds[i]: a decoding step with rows[i] rows, ascending, with next to no context. What each
+    token of context adds: context_seconds once a sequence, whose KV is read, and
+    row_context_seconds for each of its rows, which attend to it.
     """
 
     rows: tuple[int, ...]
     seconds: tuple[float, ...]
-    context_seconds: float
+    context_seconds: float = 0.0
+    row_context_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         ok = len(self.rows) == len(self.seconds) > 0 and self.rows[0] == 1
         ok = ok and all(a < b for a, b in zip(self.rows, self.rows[1:]))
         ok = ok and all(np.isfinite(s) and s > 0 for s in self.seconds)
-        require(ok and 0 <= self.context_seconds < np.inf, f"This is no cost profile: {self}.")
+        ok = ok and 0 <= self.context_seconds < np.inf and 0 <= self.row_context_seconds < np.inf
+        require(ok, f"This is no cost profile: {self}.")
 
     def of_rows(self, num_rows: np.ndarray) -> np.ndarray:
         """Seconds without context: never less for more rows, straight between and beyond those
@@ -64,6 +67,7 @@ class CostProfile:
                 tuple(map(int, values["rows"])),
                 tuple(map(float, values["seconds"])),
                 float(values["context_seconds"]),
+                float(values["row_context_seconds"]),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path} holds no cost profile ({error!r}); delete it.") from error

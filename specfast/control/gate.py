@@ -59,9 +59,8 @@ class Gate:
             self._judge()
 
     def renew(self) -> None:
-        """Most of what is decoded is new: what failed for others says little of it."""
-        self._rest = FIRST_REST
-        self._countdown = min(self._countdown, PROBATION)
+        """Most of what is decoded is new: the more has failed, the less that promises."""
+        self._countdown = min(self._countdown, max(self._rest // 8, PROBATION))
 
     @property
     def speedup(self) -> float:

@@ -37,20 +37,9 @@ class DecayingFit:
         return self._total / self.weight
 
     def solve(self) -> np.ndarray:
-        """theta [d], at least 0; one observation at least must have been made.
-
-        What would be negative is 0, and the others are fitted without it.
-        """
+        """theta [d], none below 0; one observation at least must have been made."""
         assert self.weight > 0
-        moments = self._believed()
-        theta, kept = np.zeros(len(moments)), np.arange(len(moments))
-        while len(kept):
-            found = np.linalg.solve(moments[np.ix_(kept, kept)], self._targets[kept])
-            if (found >= 0).all():
-                theta[kept] = found
-                break
-            kept = np.delete(kept, found.argmin())
-        return theta
+        return nonnegative(self._believed(), self._targets)
 
     def _believed(self) -> np.ndarray:
         """The moments, with what is believed added."""
@@ -62,3 +51,17 @@ class DecayingFit:
             moments[i, j] -= size * ratio
             moments[j, i] -= size * ratio
         return moments
+
+
+def nonnegative(moments: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """theta [d] of moments . theta = targets; what would be negative is 0, and the others are
+    fitted without it.
+    """
+    theta, kept = np.zeros(len(targets)), np.arange(len(targets))
+    while len(kept):
+        found = np.linalg.solve(moments[np.ix_(kept, kept)], targets[kept])
+        if (found >= 0).all():
+            theta[kept] = found
+            break
+        kept = np.delete(kept, found.argmin())
+    return theta

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from specfast.control.calibration import Calibration, Offset, sigmoid
-from specfast.control.cost_model import CostModel
+from specfast.control.cost_model import CostModel, StepLoad, load_of
 from specfast.control.survival import Decided, outcomes, survival
 from specfast.proposers.base import Proposal
 from specfast.sequence import Batch, Sequence
@@ -32,10 +32,13 @@ class NodeChoice:
         reach = survival(proposal, sigmoid(self._log_odds(batch, proposal)))
         order = np.argsort(-reach, axis=None, kind="stable")[: proposal.num_nodes]
         emitted = batch.decides.sum() + np.append(0.0, np.cumsum(reach.ravel()[order]))
-        num_rows = int(batch.num_tokens.sum()) + np.arange(len(emitted))
-        added = np.cumsum(batch.contexts[order // reach.shape[1]])
-        row_context = int((batch.contexts * batch.num_tokens).sum()) + np.append(0, added)
-        rate = emitted / (cost.seconds(num_rows, row_context) + drafting)
+        plain, added = load_of(batch), np.cumsum(batch.contexts[order // reach.shape[1]])
+        load = StepLoad(
+            plain.rows + np.arange(len(emitted)),
+            plain.context,
+            plain.row_context + np.append(0, added),
+        )
+        rate = emitted / (cost.seconds(load) + drafting)
         keep = np.zeros(reach.size, bool)
         keep[order[: int(rate.argmax())]] = True
         self._fade(batch, proposal, keep.reshape(reach.shape))

@@ -74,7 +74,7 @@ def cost_of(fixed, row):
     """Steps that take fixed + row * rows, whatever is observed."""
     return SimpleNamespace(
         is_known=True,
-        seconds=lambda rows, context=0: fixed + row * np.asarray(rows, float),
+        seconds=lambda load: fixed + row * np.asarray(load.rows, float),
         observe=lambda *_: None,
     )
 
@@ -162,7 +162,9 @@ PROMPTS = [[3, 1, 4], [5, 6, 7, 8, 9, 3]]
 def test_trimming_changes_no_byte(law, row_cost, monkeypatch):
     params = SamplingParams(max_tokens=30, ignore_eos=True, **law)
     streams = {tuple(p): target_stream(p, params, 30) for p in PROMPTS}
-    monkeypatch.setattr(CostModel, "seconds", lambda self, rows, context=0: 1.0 + row_cost * rows)
+    monkeypatch.setattr(
+        CostModel, "seconds", lambda self, load: 1.0 + row_cost * np.asarray(load.rows)
+    )
     engine = make_engine(TreeProposer(streams, wrong=2, miss=0.2), k=4, policy="auto")
     outputs = run(engine, PROMPTS, params)
     assert tokens(outputs) == [[streams[tuple(p)][len(p) :]] for p in PROMPTS]
@@ -173,7 +175,9 @@ def test_dear_rows_draft_less(monkeypatch):
     streams = {tuple(p): target_stream(p, params, 60) for p in PROMPTS}
     drafted = []
     for row_cost in (0.0, 0.6):
-        monkeypatch.setattr(CostModel, "seconds", lambda self, n, _=0, c=row_cost: 1.0 + c * n)
+        monkeypatch.setattr(
+            CostModel, "seconds", lambda self, load, c=row_cost: 1.0 + c * np.asarray(load.rows)
+        )
         engine = make_engine(TreeProposer(streams, wrong=2, miss=0.6), k=4, policy="auto")
         run(engine, PROMPTS, params)
         drafted.append(engine.metrics.stats.num_draft_tokens)

@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfast.control.cost_model import MAX_SURPRISE, CostModel, DraftCost
+from specfast.control.cost_model import MAX_SURPRISE, CostModel, DraftCost, StepLoad
 from specfast.control.cost_profile import CostProfile
 
-STAIRS = CostProfile((1, 4, 5, 8, 64), (1.0, 1.0, 1.5, 1.6, 9.0), 1e-4)
+STAIRS = CostProfile((1, 4, 5, 8, 64), (1.0, 1.0, 1.5, 1.6, 9.0), 2e-4, 1e-4)
 
 
-def known_cost(fixed, row, context=0.0, profile=None):
-    model, rng = CostModel(profile), np.random.default_rng(0)
+def known_cost(fixed, row, once=0.0, each=0.0):
+    model, rng = CostModel(), np.random.default_rng(0)
     for _ in range(200):
         for rows in (1, 2, 5, 9):
-            before = rows * int(rng.integers(1, 2000))
-            model.observe(rows, before, fixed + row * rows + context * before)
+            context = int(rng.integers(1, 2000))
+            load = StepLoad(rows, context, rows * context)
+            model.observe(load, fixed + row * rows + context * (once + rows * each))
     return model
+
+
+def of_rows(model, rows):
+    return model.seconds(StepLoad(np.array(rows)))
 
 
 @pytest.mark.parametrize(("fixed", "row"), [(1.0, 0.05), (1.0, 0.3), (1e-3, 1e-5), (4.0, 0.0)])
 def test_the_cost_of_rows_is_found(fixed, row):
-    found = known_cost(fixed, row).seconds(np.array([1, 4, 30]))
+    found = of_rows(known_cost(fixed, row), [1, 4, 30])
     np.testing.assert_allclose(found, fixed + row * np.array([1, 4, 30]), rtol=0.1)
 
 
-def test_the_cost_of_context_is_found():
-    model = known_cost(1.0, 0.05, context=3e-4)
-    assert model.seconds(np.array(4), 4000) == pytest.approx(1.2 + 1.2, rel=0.05)
-    assert model.seconds(np.array(4), 0) == pytest.approx(1.2, rel=0.1)
+def test_the_cost_of_context_is_found_once_a_sequence_and_for_each_row():
+    model = known_cost(1.0, 0.05, once=6e-4, each=2e-4)
+    assert model.seconds(StepLoad(4, 1000, 4000)) == pytest.approx(1.2 + 0.6 + 0.8, rel=0.05)
+    assert model.seconds(StepLoad(4, 1000, 1000)) == pytest.approx(1.2 + 0.6 + 0.2, rel=0.1)
+    assert of_rows(model, 4) == pytest.approx(1.2, rel=0.1)
 
 
 def test_one_kind_of_step_leaves_the_prior_on_the_rest():
     model = CostModel()
     for _ in range(50):
-        model.observe(1, 0, 2.0)
-    one, five = model.seconds(np.array([1, 5]))
+        model.observe(StepLoad(1), 2.0)
+    one, five = of_rows(model, [1, 5])
     assert one == pytest.approx(2.0, rel=0.05) and 1.05 < five / one < 1.35
 
 
@@ -47,25 +55,26 @@ def test_a_profile_is_believed_at_once_and_scaled_by_what_steps_take():
     assert model.is_known
     rows = np.array([1, 3, 4, 5, 8, 36, 64, 120])
     expected = [1.0, 1.0, 1.0, 1.5, 1.6, 5.3, 9.0, 9.0 + 56 * 7.4 / 56]
-    np.testing.assert_allclose(model.seconds(rows), expected)
-    np.testing.assert_allclose(model.seconds(rows, 1000 * rows) - expected, 0.1 * rows)
+    np.testing.assert_allclose(of_rows(model, rows), expected)
+    found = model.seconds(StepLoad(rows, 1000, 1000 * rows))
+    np.testing.assert_allclose(found - expected, 0.2 + 0.1 * rows)
     for _ in range(50):
-        model.observe(1, 0, 2.0)  # the machine has become half as fast
-    np.testing.assert_allclose(model.seconds(rows), 2 * np.array(expected), rtol=0.1)
+        model.observe(StepLoad(1), 2.0)  # the machine has become half as fast
+    np.testing.assert_allclose(of_rows(model, rows), 2 * np.array(expected), rtol=0.1)
 
 
 def test_a_stray_step_moves_little():
     model = known_cost(1.0, 0.05)
-    before = float(model.seconds(np.array(5)))
-    model.observe(5, 0, 1e3)
-    assert model.seconds(np.array(5)) < before * (1 + 0.1 * MAX_SURPRISE)
+    before = float(of_rows(model, 5))
+    model.observe(StepLoad(5, 1000, 5000), 1e3)
+    assert of_rows(model, 5) < before * (1 + 0.1 * MAX_SURPRISE)
 
 
 def test_more_rows_never_cost_less():
     model, rng = CostModel(), np.random.default_rng(1)
     for _ in range(300):
-        model.observe(int(rng.integers(1, 60)), 0, float(rng.exponential()))
-        seconds = model.seconds(np.arange(1, 100))
+        model.observe(StepLoad(int(rng.integers(1, 60))), float(rng.exponential()))
+        seconds = of_rows(model, np.arange(1, 100))
         assert (np.diff(seconds) >= 0).all() and (seconds > 0).all()
 
 
@@ -76,10 +85,10 @@ STEPS = st.tuples(st.integers(0, 600), st.integers(0, 10**6), st.floats(1e-6, 10
 def test_any_steps_give_a_cost(steps, profile):
     model = CostModel(profile)
     for num_rows, context, seconds in steps:
-        model.observe(num_rows, context, seconds)
+        model.observe(StepLoad(num_rows, context, num_rows * context), seconds)
     assert model.is_known == (profile is not None or any(n > 0 for n, *_ in steps))
     if model.is_known:
-        cost = model.seconds(np.arange(1, 300), np.arange(1, 300) * 50)
+        cost = model.seconds(StepLoad(np.arange(1, 300), 50, np.arange(1, 300) * 50))
         assert np.isfinite(cost).all() and (cost > 0).all()
 
 
@@ -114,16 +123,20 @@ def test_a_profile_goes_to_disk_and_back(tmp_path):
     assert CostProfile.load(path) == STAIRS
 
 
+GOOD = {"rows": [1], "seconds": [1], "context_seconds": 0, "row_context_seconds": 0}
+
+
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"rows": [1], "seconds": [0], "context_seconds": 0}',
-     '{"rows": [2], "seconds": [1], "context_seconds": 0}',
-     '{"rows": [1, 1], "seconds": [1, 1], "context_seconds": 0}',
-     '{"rows": [1], "seconds": [NaN], "context_seconds": 0}',
-     '{"rows": 1, "seconds": [1], "context_seconds": 0}',
-     '{"rows": [1], "seconds": [1, 2], "context_seconds": 0}'],
+    "values",
+    [{}, [], {**GOOD, "seconds": [0]}, {**GOOD, "rows": [2]}, {**GOOD, "seconds": [1, 2]},
+     {**GOOD, "rows": [1, 1], "seconds": [1, 1]}, {**GOOD, "seconds": [float("nan")]},
+     {**GOOD, "rows": 1}, {k: v for k, v in GOOD.items() if k != "row_context_seconds"},
+     {**GOOD, "context_seconds": -1}, {**GOOD, "row_context_seconds": None}],
 )  # fmt: skip
-def test_a_file_that_holds_no_profile_is_a_value_error(text, tmp_path):
-    (tmp_path / "cost.json").write_text(text)
+def test_a_file_that_holds_no_profile_is_a_value_error(values, tmp_path):
+    path = tmp_path / "cost.json"
+    path.write_text(json.dumps(GOOD))
+    assert CostProfile.load(path).rows == (1,)
+    path.write_text(json.dumps(values))
     with pytest.raises(ValueError):
         CostProfile.load(tmp_path / "cost.json")

@@ -100,5 +100,5 @@ def test_new_requests_are_tried_soon():
     for _ in range(3000):
         if gates.let_draft(seqs(1)):
             gates.saw(step(0.8, 1))
-    waits = [gates.let_draft(seqs(2)) for _ in range(2 * FIRST_REST)]
-    assert any(waits), "what failed for one says little of another"
+    waits = [gates.let_draft(seqs(2)) for _ in range(MAX_REST // 8 + 1)]
+    assert waits[-1] and not waits[0], "sooner than for the old one, the later the more has failed"
