@@ -11,7 +11,6 @@ from specfast.control.cost_model import CostModel, DraftCost, StepLoad, load_of
 from specfast.control.cost_profile import CostProfile
 from specfast.control.depth_policy import (
     DepthPolicy,
-    Drafted,
     FixedDepth,
     MeasuredDepth,
     SimpleDepth,
@@ -24,6 +23,8 @@ from specfast.control.survival import Decided
 from specfast.proposers.base import Proposal
 from specfast.sequence import Batch, Sequence
 from specfast.speculative_config import MAX_NODES, SpeculativeConfig
+
+ALL_LEARNT, LEARNT_EVERY = 64, 4  # steps
 
 
 class Budget:
@@ -47,6 +48,7 @@ class Budget:
         self._schedule = config.schedule if config else None
         self._switched_off: set[int] = set()  # ids of sequences whose drafter failed
         self._clock = StepClock()
+        self._num_steps = 0
         self._drafted_depth = 0  # of the step that runs, before any node was left out
 
     @property
@@ -84,12 +86,12 @@ class Budget:
     def observe(self, batch: Batch, proposal: Proposal, result: Decided) -> None:
         """Learns what the step took, and which drafts were accepted."""
         if batch.draft_limits.any():
-            drafted = Drafted.of(batch.draft_limits[:, 0], proposal, result, self.depth)
-            self._policy.observe(batch.seqs, drafted)
-            if self._choice and proposal.num_nodes:
-                self._choice.observe(batch, proposal, result)
+            self._policy.observe(batch, proposal, result)
+        learns = self._is_to_learn()
+        if learns and self._choice and proposal.num_nodes:
+            self._choice.observe(batch, proposal, result)
         if self.gates and len(batch) and batch.decides.all():
-            self._observe_time(batch, proposal, result)
+            self._observe_time(batch, proposal, result, learns)
 
     def switch_off(self, seq: Sequence) -> None:
         """Plans no drafts for this sequence any more."""
@@ -133,16 +135,27 @@ class Budget:
 
         return seconds
 
-    def _observe_time(self, batch: Batch, proposal: Proposal, result: Decided) -> None:
+    def _is_to_learn(self) -> bool:
+        """Every step at first; later some, for learning takes longer than it is worth."""
+        self._num_steps += 1
+        return self._num_steps <= ALL_LEARNT or self._num_steps % LEARNT_EVERY == 0
+
+    def _observe_time(
+        self, batch: Batch, proposal: Proposal, result: Decided, learns: bool
+    ) -> None:
         """A step in which every sequence decoded."""
         num_drafting = int(np.count_nonzero(batch.draft_limits[:, 0]))
         seconds, drafting = self._clock.stop(was_drafting=num_drafting > 0)
         plain = load_of(batch)
-        added = int(batch.contexts @ proposal.lengths.numpy())
-        load = StepLoad(plain.rows + proposal.num_nodes, plain.context, plain.row_context + added)
-        self.cost.observe(load, seconds - drafting)
-        if num_drafting and self.gates:
+        if learns:
+            rows = plain.rows + proposal.num_nodes
+            added = int(batch.contexts @ proposal.lengths.numpy())
+            self.cost.observe(
+                StepLoad(rows, plain.context, plain.row_context + added), seconds - drafting
+            )
+        if learns and num_drafting:
             self._draft_cost.observe(self._drafted_depth, num_drafting, drafting)
+        if num_drafting and self.gates:
             num_emitted = len(batch) + int(result.num_accepted.sum())
             plain_seconds = float(self.cost.seconds(plain))
             self.gates.saw(StepSpeed(num_emitted, seconds, len(batch), plain_seconds))

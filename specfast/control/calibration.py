@@ -8,9 +8,10 @@ FORGETTING = 0.995  # of what was seen, a step that had drafts
 # Beta calibration's three weights as they are where confidence is right, and the depth's; how sure.
 PRIOR = np.array([1.0, 1.0, 0.0, 0.0])
 PRIOR_PRECISION = np.array([4.0, 4.0, 4.0, 16.0])
-LOWEST = 1e-3
+LOWEST = np.float64(1e-3)
+SUREST = 7.0  # log-odds
 NUM_BINS = 10
-OFFSET_PRECISION = 3.0  # of a request's own log-odds, in drafts that were as likely as not
+OFFSET_PRECISION = 40.0  # of a request's own log-odds, in drafts that were as likely as not
 
 
 class Calibration:
@@ -27,19 +28,19 @@ class Calibration:
 
     def log_odds(self, confidence: np.ndarray, depth: np.ndarray) -> np.ndarray:
         """That a node at this depth is accepted, given its parent; what is no number counts as 0.
-        Any shape.
+        Any shape; never a certainty, so that what is refuted can come back.
         """
-        return features(confidence, depth) @ self._weights
+        found = features(confidence, depth) @ self._weights
+        return np.minimum(np.maximum(found, -SUREST), SUREST)
 
     def observe(self, confidence: np.ndarray, depth: np.ndarray, accepted: np.ndarray) -> None:
         """Drafts [n] whose parent was accepted, and whether they were."""
         if not len(confidence):
             return self.fade()
-        x = features(confidence, depth)
-        probability = sigmoid(x @ self._weights)
+        x, probability = features(confidence, depth), sigmoid(self.log_odds(confidence, depth))
         self._error.observe(probability, accepted)
-        variance = probability * (1 - probability)
-        self._step(x.T @ (accepted - probability), (x * variance[:, None]).T @ x)
+        gradient = x.T @ (accepted - probability)
+        self._step(gradient, (x * curvature(probability, accepted)[:, None]).T @ x)
 
     def fade(self) -> None:
         """Believes the confidence a little more: what was once refuted is not so for good."""
@@ -102,11 +103,11 @@ class Offset:
     def observe(self, log_odds: np.ndarray, accepted: np.ndarray) -> None:
         """Drafts that were tested: what was foretold without the offset, and what came."""
         probability = sigmoid(log_odds + self.value)
-        variance = float((probability * (1 - probability)).sum())
-        surplus = float((accepted - probability).sum()) + variance * self.value
+        information = float(curvature(probability, accepted).sum())
+        surplus = float((accepted - probability).sum()) + information * self.value
         self.fade()
         self._surplus += surplus
-        self._information += variance
+        self._information += information
 
     def fade(self) -> None:
         """After a step, and after drafts of which none was tested."""
@@ -116,9 +117,21 @@ class Offset:
 
 def features(confidence: np.ndarray, depth: np.ndarray) -> np.ndarray:
     """[..., 4] of what the calibration is linear in."""
-    safe = np.clip(np.nan_to_num(confidence, nan=0.0), LOWEST, 1 - LOWEST).astype(float)
-    return np.stack([np.log(safe), -np.log1p(-safe), np.ones_like(safe), np.log1p(depth)], axis=-1)
+    found = np.empty((*np.shape(confidence), len(PRIOR)))
+    safe = np.minimum(np.fmax(confidence, LOWEST), 1 - LOWEST)  # fmax takes no NaN
+    np.log(safe, out=found[..., 0])
+    np.negative(np.log1p(-safe), out=found[..., 1])
+    found[..., 2] = 1.0
+    np.log1p(depth, out=found[..., 3])
+    return found
 
 
 def sigmoid(log_odds: np.ndarray) -> np.ndarray:
-    return 1.0 / (1.0 + np.exp(-np.clip(log_odds, -30.0, 30.0)))
+    return 0.5 * (1.0 + np.tanh(0.5 * log_odds))
+
+
+def curvature(probability: np.ndarray, accepted: np.ndarray) -> np.ndarray:
+    """Of the likelihood, for a Newton step: where the outcome is a surprise, that of a coin, or
+    one that was thought certain would throw the weights anywhere.
+    """
+    return np.maximum(probability * (1 - probability), 0.25 * np.abs(accepted - probability))

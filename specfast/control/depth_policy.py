@@ -11,7 +11,7 @@ import numpy as np
 
 from specfast.control.survival import Decided, is_node
 from specfast.proposers.base import Proposal
-from specfast.sequence import Sequence
+from specfast.sequence import Batch, Sequence
 
 DECAY = 0.98  # of what was seen, a step
 PRIOR_REACH, PRIOR_STEPS = 0.6, 4.0  # of each depth, given the one before; worth so many drafts
@@ -31,32 +31,11 @@ class DepthPolicy(Protocol):
     ) -> np.ndarray:
         """[B] int, at most asked [B]. seconds: what steps take; None: not known yet."""
 
-    def observe(self, seqs: Seqs[Sequence], drafted: Drafted) -> None:
-        """A step's outcome."""
+    def observe(self, batch: Batch, proposal: Proposal, result: Decided) -> None:
+        """A step that drafted, batch.draft_limits deep."""
 
     def release(self, seq: Sequence) -> None:
         """Forgets a finished sequence; safe for one never seen."""
-
-
-@dataclass(frozen=True)
-class Drafted:
-    """A step: planned [B] depths; depths [B] of the longest paths verified, 0: nothing was
-    proposed; accepted [B]; kept [B, k]: nodes verified at each depth.
-    """
-
-    planned: np.ndarray
-    depths: np.ndarray
-    accepted: np.ndarray
-    kept: np.ndarray
-
-    @classmethod
-    def of(cls, planned: np.ndarray, proposal: Proposal, result: Decided, k: int) -> Drafted:
-        accepted = result.num_accepted.numpy()
-        if not proposal.num_nodes:
-            return cls(planned, np.zeros_like(planned), accepted, np.zeros((len(planned), k)))
-        at_depth = proposal.node_depths[:, :, None] == np.arange(k)
-        kept = (at_depth & is_node(proposal)[:, :, None]).sum(axis=1)
-        return cls(planned, proposal.depths, accepted, kept)
 
 
 class FixedDepth:
@@ -67,7 +46,7 @@ class FixedDepth:
     ) -> np.ndarray:
         return asked
 
-    def observe(self, seqs: Seqs[Sequence], drafted: Drafted) -> None:
+    def observe(self, batch: Batch, proposal: Proposal, result: Decided) -> None:
         """Learns nothing."""
 
     def release(self, seq: Sequence) -> None:
@@ -96,10 +75,11 @@ class SimpleDepth:
         own = [self._ladders[s.seq_id].k if s.seq_id in self._ladders else self._k for s in seqs]
         return np.minimum(own, asked)
 
-    def observe(self, seqs: Seqs[Sequence], drafted: Drafted) -> None:
-        for row in np.flatnonzero(drafted.depths).tolist():
-            ladder = self._ladders.setdefault(seqs[row].seq_id, _Ladder(self._k))
-            self._climb(ladder, int(drafted.accepted[row]))
+    def observe(self, batch: Batch, proposal: Proposal, result: Decided) -> None:
+        accepted = result.num_accepted.tolist()
+        for row in np.flatnonzero(proposal.lengths.numpy()).tolist():
+            ladder = self._ladders.setdefault(batch.seqs[row].seq_id, _Ladder(self._k))
+            self._climb(ladder, accepted[row])
 
     def release(self, seq: Sequence) -> None:
         self._ladders.pop(seq.seq_id, None)
@@ -159,24 +139,22 @@ class MeasuredDepth:
         own = np.where(net.max(axis=1) > 0, net.argmax(axis=1) + 1, 1)
         return np.minimum(asked, own)
 
-    def observe(self, seqs: Seqs[Sequence], drafted: Drafted) -> None:
+    def observe(self, batch: Batch, proposal: Proposal, result: Decided) -> None:
         """Depths that were planned count, whether or not something was proposed there."""
-        depth = np.arange(len(self._reached))
-        is_planned = depth < drafted.planned[:, None]
-        if not is_planned.any():
-            return
-        reach = self._reach()
+        depth, planned = np.arange(len(self._reached)), batch.draft_limits[:, 0]
+        accepted, reach = result.num_accepted.numpy(), self._reach()
+        nodes = proposal.node_depths[is_node(proposal)]
         for total, values in (
-            (self._planned, is_planned),
-            (self._reached, depth < drafted.accepted[:, None]),
-            (self._kept, drafted.kept),
+            (self._planned, (depth < planned[:, None]).sum(axis=0)),
+            (self._reached, (depth < accepted[:, None]).sum(axis=0)),
+            (self._kept, np.bincount(nodes, minlength=len(depth))),
         ):
             total *= DECAY
-            total += values.sum(axis=0)
-        for row in np.flatnonzero(drafted.planned).tolist():
-            luck = self._luck.setdefault(seqs[row].seq_id, _Luck())
-            luck.accepted = DECAY * luck.accepted + float(drafted.accepted[row])
-            luck.expected = DECAY * luck.expected + float(reach[: drafted.planned[row]].sum())
+            total += values
+        for row in np.flatnonzero(planned).tolist():
+            luck = self._luck.setdefault(batch.seqs[row].seq_id, _Luck())
+            luck.accepted = DECAY * luck.accepted + float(accepted[row])
+            luck.expected = DECAY * luck.expected + float(reach[: planned[row]].sum())
 
     def release(self, seq: Sequence) -> None:
         self._luck.pop(seq.seq_id, None)

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
-from specfast.control.depth_policy import Drafted, FixedDepth, MeasuredDepth, SimpleDepth
+from specfast.control.depth_policy import FixedDepth, MeasuredDepth, SimpleDepth
+from specfast.proposers.base import Proposal
 
 K = 6
 
@@ -16,11 +18,13 @@ def seqs(*ids):
     return [SimpleNamespace(seq_id=i) for i in ids]
 
 
-def drafted(planned, accepted, proposed=None):
-    planned, accepted = np.array(planned), np.array(accepted)
-    depths = planned if proposed is None else np.array(proposed)
-    kept = (np.arange(K) < depths[:, None]).astype(int)
-    return Drafted(planned, depths, accepted, kept)
+def observe(policy, ids, planned, accepted, proposed=None):
+    """A step in which `ids` planned so deep, and proposed that, and so much was accepted."""
+    depths = planned if proposed is None else proposed
+    limits = np.stack([planned, planned], axis=1).astype(np.int32)
+    batch = SimpleNamespace(seqs=seqs(*ids), draft_limits=limits)
+    result = SimpleNamespace(num_accepted=torch.tensor(accepted))
+    policy.observe(batch, Proposal.chains([[1] * d for d in depths]), result)
 
 
 def asked(n=1):
@@ -31,7 +35,7 @@ def climb(policy, accepted, seq_id=0):
     """-> k before each step, and after the last."""
     ks = [int(policy.depths(seqs(seq_id), asked(), None)[0])]
     for a in accepted:
-        policy.observe(seqs(seq_id), drafted([ks[-1]], [min(a, ks[-1])]))
+        observe(policy, [seq_id], [ks[-1]], [min(a, ks[-1])])
         ks.append(int(policy.depths(seqs(seq_id), asked(), None)[0]))
     return ks
 
@@ -51,9 +55,9 @@ def test_simple_goes_down_after_one_and_up_after_three(accepted, ks):
 
 def test_simple_is_per_request_and_counts_proposals_only():
     policy = SimpleDepth(K)
-    policy.observe(seqs(1, 2), drafted([6, 6], [0, 6]))
+    observe(policy, [1, 2], [6, 6], [0, 6])
     assert policy.depths(seqs(1, 2, 3), asked(3), None).tolist() == [5, 6, 6]
-    policy.observe(seqs(1), drafted([5], [0], proposed=[0]))
+    observe(policy, [1], [5], [0], proposed=[0])
     assert policy.depths(seqs(1), asked(), None).tolist() == [5], "nothing was proposed"
     assert policy.depths(seqs(1), np.array([2]), None).tolist() == [2]
     policy.release(seqs(1)[0])
@@ -71,7 +75,7 @@ def taught(rates, n=400, per_request=None):
     for _ in range(n):
         for seq_id, own in (per_request or {0: rates}).items():
             accepted = int(np.cumprod(rng.random(K) < own).sum())
-            policy.observe(seqs(seq_id), drafted([K], [accepted]))
+            observe(policy, [seq_id], [K], [accepted])
     return policy
 
 
