@@ -24,7 +24,7 @@ from specfast.proposers.base import Proposal
 from specfast.sequence import Batch, Sequence
 from specfast.speculative_config import MAX_NODES, SpeculativeConfig
 
-ALL_LEARNT, LEARNT_EVERY = 64, 4  # steps
+ALL_LEARNT, LEARNT_EVERY = 64, 8  # steps
 
 
 class Budget:
@@ -42,14 +42,18 @@ class Budget:
         self.cost, self._draft_cost = CostModel(), DraftCost()
         policy = config.policy if config else "fixed"
         gated = config is not None and "auto" in (policy, config.gate)
-        self.gates = BatchGates(self.depth + 1, self.cost.profile.ridge_point) if gated else None
+        # Where rows are chosen by their worth, a sequence is expected to have two.
+        self._rows_a_sequence = 2 if policy == "auto" else self.depth + 1
+        self.gates: BatchGates | None = None
+        if gated:
+            self.gates = BatchGates(self._rows_a_sequence, self.cost.profile.ridge_point)
         self._policy = _policy(config, self.depth)
         self._choice = NodeChoice(num_sources) if policy == "auto" else None
         self._schedule = config.schedule if config else None
         self._switched_off: set[int] = set()  # ids of sequences whose drafter failed
         self._clock = StepClock()
         self._num_steps = 0
-        self._drafted_depth = 0  # of the step that runs, before any node was left out
+        self._proposed = Proposal.empty(0)  # in the step that runs, before any node was left out
 
     @property
     def weighs_costs(self) -> bool:
@@ -59,7 +63,7 @@ class Budget:
     def know(self, profile: CostProfile) -> None:
         """What steps take here: to be told before the first one."""
         self.cost = CostModel(profile)
-        self.gates = BatchGates(self.depth + 1, profile.ridge_point)
+        self.gates = BatchGates(self._rows_a_sequence, profile.ridge_point)
 
     def plan(self, seqs: Seqs[Sequence]) -> np.ndarray:
         """-> [B, 2] int32: depth and nodes. Never deeper than a sequence may still emit, less the
@@ -77,7 +81,7 @@ class Budget:
     def select(self, batch: Batch, proposal: Proposal) -> Proposal:
         """The nodes worth verifying, prefix-closed; of drafts that were drawn, all."""
         self._clock.drafted()
-        self._drafted_depth = int(proposal.depths.max(initial=0))
+        self._proposed = proposal
         is_drawn = proposal.draft_laws is not None
         if self._choice is None or is_drawn or not (proposal.num_nodes and self.cost.is_known):
             return proposal
@@ -154,9 +158,10 @@ class Budget:
                 StepLoad(rows, plain.context, plain.row_context + added), seconds - drafting
             )
         if learns and num_drafting:
-            self._draft_cost.observe(self._drafted_depth, num_drafting, drafting)
+            depth = int(self._proposed.depths.max(initial=0))
+            self._draft_cost.observe(depth, num_drafting, drafting)
         if num_drafting and self.gates:
-            num_emitted = len(batch) + int(result.num_accepted.sum())
+            num_emitted = len(batch) + int(result.num_accepted.numpy().sum())
             plain_seconds = float(self.cost.seconds(plain))
             self.gates.saw(StepSpeed(num_emitted, seconds, len(batch), plain_seconds))
 

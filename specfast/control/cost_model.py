@@ -49,10 +49,10 @@ class CostModel:
         self._is_profiled = profile is not None
         self.profile = profile or UNPROFILED
         self._unit = float(self.profile.of_rows(np.array(1)))
-        self._steps = self.profile.of_rows(np.arange(NUM_TABLED)) / self._unit
+        self._steps = self.profile.of_rows(np.arange(NUM_TABLED)) / self._unit - 1.0
         same_scale = [(0, part, 1.0) for part in (1, 2, 3)]
         self._fit = DecayingFit(4, same_scale, PRIOR_WEIGHT, FORGETTING)
-        self._scale: np.ndarray | None = None
+        self._known: tuple[np.ndarray, float, float] | None = None  # until the next step is seen
 
     @property
     def is_known(self) -> bool:
@@ -64,24 +64,34 @@ class CostModel:
             return
         if self._fit.weight >= ENOUGH:
             seconds = min(seconds, MAX_SURPRISE * float(self.seconds(load)))
-        self._fit.observe(np.array([1.0, *self._parts(load)]), seconds)
-        self._scale = None
+        once = self.profile.context_seconds / self._unit * float(load.context)
+        each = self.profile.row_context_seconds / self._unit * float(load.row_context)
+        self._fit.observe(np.array([1.0, float(self._past_first(load.rows)), once, each]), seconds)
+        self._known = None
 
     def seconds(self, load: StepLoad) -> np.ndarray:
         """Expected seconds; never less for more rows."""
-        if self._scale is None:
-            self._scale = self._scales()
-        parts = zip(self._scale[1:], self._parts(load))
-        return self._scale[0] + sum(scale * part for scale, part in parts)
+        if self._known is None:
+            self._known = self._in_seconds()
+        tabled, once, each = self._known
+        rows = np.asarray(load.rows)
+        if rows.dtype.kind == "i" and rows.max() < NUM_TABLED:
+            steps = tabled[rows]
+        else:
+            fixed, scale = self._scales()[:2]
+            steps = fixed + scale * self._past_first(rows)
+        return steps + once * load.context + each * load.row_context
 
-    def _parts(self, load: StepLoad) -> tuple[np.ndarray, ...]:
-        """Of rows past the first, and of the two of context, in units of a step of one row."""
-        at = np.asarray(load.rows)
-        is_tabled = at.dtype.kind == "i" and at.max(initial=0) < NUM_TABLED
-        steps = self._steps[at] if is_tabled else self.profile.of_rows(at) / self._unit
-        once = self.profile.context_seconds / self._unit * np.asarray(load.context)
-        each = self.profile.row_context_seconds / self._unit * np.asarray(load.row_context)
-        return steps - 1.0, once, each
+    def _in_seconds(self) -> tuple[np.ndarray, float, float]:
+        """Of steps by their rows [NUM_TABLED], of a token of context, and of one for each row."""
+        fixed, rows, once, each = self._scales()
+        once *= self.profile.context_seconds / self._unit
+        each *= self.profile.row_context_seconds / self._unit
+        return fixed + rows * self._steps, float(once), float(each)
+
+    def _past_first(self, num_rows: np.ndarray | int) -> np.ndarray:
+        """What rows past the first add, in steps of one row."""
+        return self.profile.of_rows(np.asarray(num_rows)) / self._unit - 1.0
 
     def _scales(self) -> np.ndarray:
         """Seconds that each part's unit takes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DECAY = 0.96  # of what was seen, a step
-CLOSE_BELOW, OPEN_ABOVE = 0.995, 1.02  # of plain decoding's speed
+CLOSE_BELOW, OPEN_ABOVE = 0.98, 1.0  # of plain decoding's speed
 EVIDENCE = 16  # steps since it opened, before it may close
 PROBATION = 8  # steps of drafting that decide whether it opens
 FIRST_REST, MAX_REST = 16, 512  # steps between probes, doubled by each that fails

@@ -216,7 +216,7 @@ class Proposal:
 
     @cached_property
     def num_nodes(self) -> int:
-        return int(self.lengths.sum())
+        return int(self.lengths.numpy().sum())
 
 
 @dataclass(frozen=True)
