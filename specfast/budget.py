@@ -150,20 +150,19 @@ class Budget:
         """A step in which every sequence decoded."""
         num_drafting = int(np.count_nonzero(batch.draft_limits[:, 0]))
         seconds, drafting = self._clock.stop(was_drafting=num_drafting > 0)
-        plain = load_of(batch)
+        plain, computing = load_of(batch), seconds - drafting
+        added = int(batch.contexts @ proposal.lengths.numpy())
+        load = StepLoad(plain.rows + proposal.num_nodes, plain.context, plain.row_context + added)
         if learns:
-            rows = plain.rows + proposal.num_nodes
-            added = int(batch.contexts @ proposal.lengths.numpy())
-            self.cost.observe(
-                StepLoad(rows, plain.context, plain.row_context + added), seconds - drafting
-            )
+            self.cost.observe(load, computing)
         if learns and num_drafting:
             depth = int(self._proposed.depths.max(initial=0))
             self._draft_cost.observe(depth, num_drafting, drafting)
         if num_drafting and self.gates:
+            # By the share of this very step: the machine's speed of the moment cancels out.
+            share = self.cost.share(plain, load) if proposal.num_nodes else 1.0
             num_emitted = len(batch) + int(result.num_accepted.numpy().sum())
-            plain_seconds = float(self.cost.seconds(plain))
-            self.gates.saw(StepSpeed(num_emitted, seconds, len(batch), plain_seconds))
+            self.gates.saw(StepSpeed(num_emitted, seconds, len(batch), share * computing))
 
 
 def _policy(config: SpeculativeConfig | None, depth: int) -> DepthPolicy:

@@ -82,6 +82,10 @@ class CostModel:
             steps = fixed + scale * self._past_first(rows)
         return steps + once * load.context + each * load.row_context
 
+    def share(self, part: StepLoad, whole: StepLoad) -> float:
+        """What one step takes of another's time."""
+        return float(self.seconds(part) / self.seconds(whole)) if self.is_known else 1.0
+
     def _in_seconds(self) -> tuple[np.ndarray, float, float]:
         """Of steps by their rows [NUM_TABLED], of a token of context, and of one for each row."""
         fixed, rows, once, each = self._scales()

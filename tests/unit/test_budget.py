@@ -76,6 +76,7 @@ def cost_of(fixed, row):
         is_known=True,
         seconds=lambda load: fixed + row * np.asarray(load.rows, float),
         observe=lambda *_: None,
+        share=lambda part, whole: (fixed + row * part.rows) / (fixed + row * whole.rows),
     )
 
 
