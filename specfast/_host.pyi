@@ -92,3 +92,43 @@ class TreeGrowth:
     ) -> None: ...
     def grow(self, ids: np.ndarray, confidence: np.ndarray) -> tuple[np.ndarray, ...]: ...
     def trees(self) -> tuple[np.ndarray, ...]: ...
+
+class NodeChoice:
+    calibration_error: float | None
+
+    def __init__(self, num_sources: int) -> None: ...
+    def best(
+        self,
+        parents: np.ndarray,
+        lengths: np.ndarray,
+        confidence: np.ndarray,
+        sources: np.ndarray | None,
+        seq_ids: np.ndarray,
+        seconds: np.ndarray,
+        context_seconds: np.ndarray,
+        num_decoding: int,
+    ) -> np.ndarray: ...
+    def observe(
+        self,
+        parents: np.ndarray,
+        lengths: np.ndarray,
+        confidence: np.ndarray,
+        sources: np.ndarray | None,
+        seq_ids: np.ndarray,
+        path: np.ndarray,
+        num_accepted: np.ndarray,
+    ) -> None: ...
+    def release(self, seq_id: int) -> None: ...
+
+class Calibration:
+    error: float | None
+
+    def log_odds(self, confidence: float, depth: int) -> float: ...
+    def observe(self, confidence: np.ndarray, depth: np.ndarray, accepted: np.ndarray) -> None: ...
+    def fade(self) -> None: ...
+
+class Offset:
+    value: float
+
+    def observe(self, log_odds: float, accepted: bool) -> None: ...
+    def fade(self) -> None: ...

@@ -9,6 +9,7 @@ import numpy as np
 from specfast.control.batch_gates import BatchGates
 from specfast.control.cost_model import CostModel, DraftCost, StepLoad, load_of
 from specfast.control.cost_profile import CostProfile
+from specfast.control.decided import Decided
 from specfast.control.depth_policy import (
     DepthPolicy,
     FixedDepth,
@@ -19,7 +20,6 @@ from specfast.control.depth_policy import (
 from specfast.control.gate import StepSpeed
 from specfast.control.node_choice import NodeChoice
 from specfast.control.step_clock import StepClock
-from specfast.control.survival import Decided
 from specfast.proposers.base import Proposal
 from specfast.sequence import Batch, Sequence
 from specfast.speculative_config import MAX_NODES, SpeculativeConfig

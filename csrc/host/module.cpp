@@ -17,6 +17,7 @@
 
 namespace py = pybind11;
 
+void bind_choice(py::module_& m);  // choice_module.cpp
 void bind_growth(py::module_& m);  // growth_module.cpp
 void bind_suffix(py::module_& m);  // suffix_module.cpp
 
@@ -120,6 +121,7 @@ PYBIND11_MODULE(_host, m) {
   bind_philox(m);
   bind_adjacency(m);
   bind_row_layout(m);
+  bind_choice(m);
   bind_growth(m);
   bind_suffix(m);
 }

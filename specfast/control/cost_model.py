@@ -82,6 +82,15 @@ class CostModel:
             steps = fixed + scale * self._past_first(rows)
         return steps + once * load.context + each * load.row_context
 
+    def with_drafts(self, plain: StepLoad, num_drafts: int) -> tuple[np.ndarray, float]:
+        """-> seconds [num_drafts + 1] by how many nodes are verified beside it, and what each token
+        of context before a node adds.
+        """
+        rows = int(plain.rows) + np.arange(num_drafts + 1)
+        seconds = self.seconds(StepLoad(rows, plain.context, plain.row_context))
+        assert self._known is not None
+        return seconds, self._known[2]
+
     def share(self, part: StepLoad, whole: StepLoad) -> float:
         """What one step takes of another's time."""
         return float(self.seconds(part) / self.seconds(whole)) if self.is_known else 1.0

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from specfast.control.survival import Decided, is_node
+from specfast.control.decided import Decided
 from specfast.proposers.base import Proposal
 from specfast.sequence import Batch, Sequence
 
@@ -143,7 +143,8 @@ class MeasuredDepth:
         """Depths that were planned count, whether or not something was proposed there."""
         depth, planned = np.arange(len(self._reached)), batch.draft_limits[:, 0]
         accepted, reach = result.num_accepted.numpy(), self._reach()
-        nodes = proposal.node_depths[is_node(proposal)]
+        is_node = np.arange(proposal.tokens.shape[1]) < proposal.lengths.numpy()[:, None]
+        nodes = proposal.node_depths[is_node]
         for total, values in (
             (self._planned, (depth < planned[:, None]).sum(axis=0)),
             (self._reached, (depth < accepted[:, None]).sum(axis=0)),

@@ -12,28 +12,32 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specfast import budget as budget_module
+from specfast._host import Calibration
 from specfast.budget import Budget
 from specfast.control.cost_model import CostModel
-from specfast.control.survival import outcomes, survival
+from specfast.control.cost_profile import CostProfile
+from specfast.control.node_choice import NodeChoice
 from specfast.proposers.base import Proposal
 from specfast.proposers.draft_tree import DraftTree
 from specfast.sampling_params import SamplingParams
 from specfast.sequence import Batch
 from specfast.speculative_config import SpeculativeConfig
+from tests.unit.survival import outcomes, survival
 from tests.unit.test_engine import GREEDY, SAMPLED, make_engine, run, target_stream, tokens
 from tests.unit.toy_proposers import TreeProposer
 
 
 def test_drafts_that_never_pay_are_probed_cheaply_and_come_back():
     budget = Budget(SpeculativeConfig("ngram", 8, policy="auto"))
-    budget.cost = cost_of(1.0, 0.1)
+    budget.cost = KnownCost(1.0, 0.1)
     proposal = Proposal.chains([[1, 2]])
 
     def num_verified(num_right):
         budget.plan([])
         chosen = budget.select(batch_of(1), proposal)
-        path = torch.arange(chosen.tokens.shape[1])[None]
-        count = torch.tensor([min(num_right, chosen.num_nodes)])
+        path = torch.arange(chosen.tokens.shape[1], dtype=torch.int32)[None]
+        count = torch.tensor([min(num_right, chosen.num_nodes)], dtype=torch.int32)
         budget.observe(batch_of(1), chosen, SimpleNamespace(path=path, num_accepted=count))
         return chosen.num_nodes
 
@@ -70,14 +74,14 @@ def closed_choices(tree):
             yield bits
 
 
-def cost_of(fixed, row):
+class KnownCost(CostModel):
     """Steps that take fixed + row * rows, whatever is observed."""
-    return SimpleNamespace(
-        is_known=True,
-        seconds=lambda load: fixed + row * np.asarray(load.rows, float),
-        observe=lambda *_: None,
-        share=lambda part, whole: (fixed + row * part.rows) / (fixed + row * whole.rows),
-    )
+
+    def __init__(self, fixed, row):
+        super().__init__(CostProfile((1, 2), (fixed + row, fixed + 2 * row)))
+
+    def observe(self, load, seconds):
+        """Knows better."""
 
 
 def batch_of(size):
@@ -90,7 +94,7 @@ def batch_of(size):
 def test_the_choice_is_the_best_of_all(drafts, cost):
     fixed, row = cost
     budget = Budget(SpeculativeConfig("ngram", 8, policy="auto"))
-    budget.cost = cost_of(fixed, row)
+    budget.cost = KnownCost(fixed, row)
     proposal = Proposal.trees(drafts)
     budget.plan([])
     chosen = budget.select(batch_of(len(drafts)), proposal)
@@ -116,7 +120,7 @@ def test_the_choice_is_the_best_of_all(drafts, cost):
 def test_drafts_that_were_drawn_are_all_kept():
     """Which of them pays depends on what was drawn: dropping those that don't would bias."""
     budget = Budget(SpeculativeConfig("ngram", 8, policy="auto", verification="rejection"))
-    budget.cost = cost_of(0.0, 1.0)
+    budget.cost = KnownCost(0.0, 1.0)
     guessed = Proposal.chains([[1, 2, 3]], [[0.01] * 3])
     budget.plan([])
     assert budget.select(batch_of(1), guessed).num_nodes == 0
@@ -163,9 +167,7 @@ PROMPTS = [[3, 1, 4], [5, 6, 7, 8, 9, 3]]
 def test_trimming_changes_no_byte(law, row_cost, monkeypatch):
     params = SamplingParams(max_tokens=30, ignore_eos=True, **law)
     streams = {tuple(p): target_stream(p, params, 30) for p in PROMPTS}
-    monkeypatch.setattr(
-        CostModel, "seconds", lambda self, load: 1.0 + row_cost * np.asarray(load.rows)
-    )
+    monkeypatch.setattr(budget_module, "CostModel", lambda: KnownCost(1.0, row_cost))
     engine = make_engine(TreeProposer(streams, wrong=2, miss=0.2), k=4, policy="auto")
     outputs = run(engine, PROMPTS, params)
     assert tokens(outputs) == [[streams[tuple(p)][len(p) :]] for p in PROMPTS]
@@ -176,9 +178,7 @@ def test_dear_rows_draft_less(monkeypatch):
     streams = {tuple(p): target_stream(p, params, 60) for p in PROMPTS}
     drafted = []
     for row_cost in (0.0, 0.6):
-        monkeypatch.setattr(
-            CostModel, "seconds", lambda self, load, c=row_cost: 1.0 + c * np.asarray(load.rows)
-        )
+        monkeypatch.setattr(budget_module, "CostModel", lambda c=row_cost: KnownCost(1.0, c))
         engine = make_engine(TreeProposer(streams, wrong=2, miss=0.6), k=4, policy="auto")
         run(engine, PROMPTS, params)
         drafted.append(engine.metrics.stats.num_draft_tokens)
@@ -201,3 +201,38 @@ def test_fixed_keeps_everything():
     budget = Budget(SpeculativeConfig("ngram", 8, policy="fixed"))
     proposal = Proposal.trees([DraftTree([1, 2], [-1, 0], [0.0, 0.0])])
     assert budget.select(batch_of(1), proposal) is proposal
+
+
+@given(st.lists(trees(8), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
+def test_each_source_learns_from_its_own_nodes_that_were_tested(drafts, seed):
+    """Against numpy: the error of what was foretold tells who learnt from what."""
+    rng, choice, alone = np.random.default_rng(seed), NodeChoice(2), [Calibration(), Calibration()]
+    for _ in range(3):
+        proposal = Proposal.trees(
+            [replace(d, sources=rng.integers(0, 2, len(d)).tolist()) for d in drafts]
+        )
+        path, count = random_paths(rng, drafts, proposal.tokens.shape)
+        result = SimpleNamespace(path=torch.from_numpy(path), num_accepted=torch.from_numpy(count))
+        choice.observe(batch_of(len(drafts)), proposal, result)
+        if not proposal.num_nodes:
+            continue
+        is_tested, is_accepted = outcomes(proposal, result)
+        confidence = proposal.confidence.numpy().astype(float)
+        for number, calibration in enumerate(alone):
+            own = is_tested & (proposal.sources.numpy() == number)
+            calibration.observe(confidence[own], proposal.node_depths[own], is_accepted[own])
+    errors = [c.error for c in alone if c.error is not None]
+    assert choice.calibration_error == pytest.approx(max(errors, default=None))
+
+
+def random_paths(rng, drafts, shape):
+    """-> path [B, N], num_accepted [B]: down each tree, as far as it goes or less."""
+    path, count = np.full(shape, -1, np.int32), np.zeros(len(drafts), np.int32)
+    for row, tree in enumerate(drafts):
+        node = -1
+        while children := [n for n, parent in enumerate(tree.parents) if parent == node]:
+            if rng.random() < 0.3:
+                break
+            node = path[row, count[row]] = rng.choice(children)
+            count[row] += 1
+    return path, count

@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specfast.control.calibration import Calibration, CalibrationError, Offset, sigmoid
+from specfast._host import Calibration, Offset
 
-TOP = np.zeros(4, int)
+TOP = np.zeros(4, np.int32)
+
+
+def sigmoid(log_odds):
+    return 1 / (1 + np.exp(-np.asarray(log_odds)))
 
 
 def probability(calibration, confidence, depth=0):
-    confidence = np.asarray(confidence, float)
-    return sigmoid(calibration.log_odds(confidence, np.full(confidence.shape, depth)))
+    return sigmoid([calibration.log_odds(float(c), depth) for c in confidence])
 
 
 def test_the_share_accepted_is_found():
@@ -27,7 +30,7 @@ def test_the_share_accepted_is_found():
 
 def test_depth_counts_beside_confidence():
     rng, calibration = np.random.default_rng(0), Calibration()
-    depth = np.array([0, 1, 3, 7])
+    depth = np.array([0, 1, 3, 7], np.int32)
     truth = np.array([0.8, 0.65, 0.5, 0.35])
     for _ in range(2000):
         calibration.observe(np.full(4, 0.7), depth, rng.random(4) < truth)
@@ -68,26 +71,27 @@ def test_one_surprise_does_not_turn_everything_round(confidence, accepted):
 def test_certainties_stay_finite(truth):
     calibration = Calibration()
     for _ in range(5000):
-        calibration.observe(np.array([0.0, 0.5, 1.0, 0.9]), TOP, np.full(4, truth))
+        calibration.observe(np.array([0.0, 0.5, 1.0, 0.9]), TOP, np.full(4, bool(truth)))
     found = probability(calibration, [0.0, 0.5, 1.0])
     assert np.isfinite(found).all() and abs(found[1] - truth) < 0.05
 
 
 def test_the_error_is_the_gap_between_foretold_and_come():
-    error = CalibrationError()
-    assert error.value is None
-    rng = np.random.default_rng(0)
-    for _ in range(2000):
-        error.observe(np.array([0.85, 0.85, 0.25]), rng.random(3) < [0.5, 0.5, 0.25])
-    assert error.value == pytest.approx(2 / 3 * 0.35, abs=0.03)
+    calibration, rng = Calibration(), np.random.default_rng(0)
+    assert calibration.error is None
+    calibration.observe(np.full(300, 0.85), np.zeros(300, np.int32), rng.random(300) < 0.5)
+    assert calibration.error == pytest.approx(0.35, abs=0.06), "foretold before it was seen"
+    for _ in range(3000):
+        calibration.observe(np.full(4, 0.85), TOP, rng.random(4) < 0.5)
+    assert calibration.error < 0.06
 
 
 def test_a_request_has_its_own_luck_which_is_shrunk():
     lucky, rng = Offset(), np.random.default_rng(0)
-    log_odds = np.zeros(1)  # as likely as not, foretold
-    lucky.observe(log_odds, np.ones(1, bool))
+    lucky.observe(0.0, True)  # as likely as not, foretold
     assert 0.5 < sigmoid(np.array(lucky.value)) < 0.6, "one draft says little"
     for _ in range(1000):
-        lucky.observe(log_odds, rng.random(1) < 0.9)
+        lucky.fade()
+        lucky.observe(0.0, bool(rng.random() < 0.9))
     assert sigmoid(np.array(lucky.value)) == pytest.approx(0.9, abs=0.06)
     assert Offset().value == 0.0

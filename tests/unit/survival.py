@@ -1,23 +1,11 @@
-"""Which nodes of a proposal are reached: foretold, and as it came."""
+"""Which nodes of a proposal are reached, in plain numpy: the oracle of the choice of nodes."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
-from torch import Tensor
 
+from specfast.control.decided import Decided
 from specfast.proposers.base import Proposal
-
-
-class Decided(Protocol):
-    """What the target said: path [B, N] and num_accepted [B], as in VerifyResult."""
-
-    @property
-    def path(self) -> Tensor: ...
-
-    @property
-    def num_accepted(self) -> Tensor: ...
 
 
 def survival(proposal: Proposal, probability: np.ndarray) -> np.ndarray:
