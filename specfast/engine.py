@@ -91,7 +91,8 @@ class Engine:
         )
         speculation = config.speculative_config
         self.budget = Budget(speculation, len(source_names(proposer, "")))
-        self.ab = AbTest(speculation.ab_fraction if speculation else 0.0, self.budget.plan)
+        fraction = speculation.ab_fraction if speculation else 0.0
+        self.ab = AbTest(fraction, lambda seqs: self.budget.plan(seqs))
         self.proposer = proposer
         self._needs = needs
         self._guard = Guard(proposer, self.vocab_size, self.budget.switch_off) if proposer else None

@@ -34,6 +34,7 @@ def law_engine(rule: str, k: int, nodes: int | None, draft) -> Engine:
         max_tree_nodes=nodes,
         verification="rejection",
         rejection_rule=rule,
+        policy="fixed",
     )
     config = EngineConfig(
         "toy", num_blocks=1024, block_size=4, max_num_seqs=64, speculative_config=spec

@@ -16,7 +16,9 @@ SAMPLING = {"greedy": {"temperature": 0.0}, "sampled": {"temperature": 1.0, "top
 
 
 def run(sampling, **speculation):
-    spec = {"method": "draft_model", "num_speculative_tokens": 4, **speculation}
+    spec = {
+        "method": "draft_model", "num_speculative_tokens": 4, "policy": "fixed", **speculation,
+    }  # fmt: skip
     llm = LLM("tiny", speculative_config=spec if speculation else None, num_blocks=200)
     params = [
         SamplingParams(max_tokens=64, seed=i, ignore_eos=True, **SAMPLING[sampling])

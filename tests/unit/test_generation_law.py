@@ -64,7 +64,7 @@ def joint_law(transition: np.ndarray, first: int, length: int = LENGTH) -> np.nd
 
 def generate(speculate: bool, temperature: float, top_k: int) -> np.ndarray:
     """SAMPLES generations with seeds of their own -> counts [V] * LENGTH."""
-    spec = SpeculativeConfig("test", num_speculative_tokens=2, max_tree_nodes=4)
+    spec = SpeculativeConfig("test", 2, max_tree_nodes=4, policy="fixed")
     config = EngineConfig(
         "toy",
         num_blocks=256,

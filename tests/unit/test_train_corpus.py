@@ -104,9 +104,10 @@ def test_the_target_writes_users_turns_itself(tiny, tmp_path):
 
 
 def test_long_prompts_are_left_out(tiny, tmp_path):
-    training = jsonl(tmp_path / "train.jsonl", ["Short one.", "Long " * 400])
-    corpus, _ = corpus_of(tiny, tmp_path, prompts=(training,), sampled_share=1.0)
-    assert len(corpus.train) == 1
+    short = ["Short one.", "Another short one.", "A third."]
+    training = jsonl(tmp_path / "train.jsonl", [*short, "Long " * 400])
+    corpus, _ = corpus_of(tiny, tmp_path, prompts=(training,))
+    assert len(corpus.train) + len(corpus.held_out) == len(short)
     only_long = jsonl(tmp_path / "long.jsonl", ["Long " * 400])
     with pytest.raises(ValueError, match="No prompt for answers is left"):
         corpus_of(tiny, tmp_path / "other", prompts=(only_long,))

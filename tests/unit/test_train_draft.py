@@ -211,7 +211,7 @@ def test_the_command_again_goes_on_from_what_is_there(tmp_path, capsys):
     [
         (["--device", "gpu"], "--device must be cpu or cuda"),
         (["--threads", "0"], "--threads must be at least 1"),
-        (["--steps", "0"], "steps must be at least 1"),
+        (["--steps", "0"], "steps must be an integer of at least 1, not 0"),
         (["--hidden-size", "50"], "must be a multiple of head_dim"),
         (["--head-dim", "0"], "head_dim must be an integer of at least 1"),
         (["--head-dim", "8"], "head_dim must be a multiple of 16"),
