@@ -31,9 +31,9 @@ class Budget:
     """plan() sets limits before anything is drafted; select() only trims what was proposed.
 
     Policy "fixed" drafts and keeps as much as is asked for, "simple" goes up and down with each
-    request. With "auto" the whole batch is expected to emit most tokens a second: by the depths
-    planned, by the nodes kept, and by a gate, which the others can have too. Limits by batch size
-    come on top of all.
+    request. With "auto" the whole batch is expected to emit most tokens a second: by the nodes
+    kept (of drafts that are drawn: by the depths planned), and by a gate, which the others can have
+    too. Limits by batch size come on top of all.
     """
 
     def __init__(self, config: SpeculativeConfig | None, num_sources: int = 1) -> None:

@@ -44,8 +44,8 @@ class SpeculativeConfig:
 
     What is None is the method's own affair; a setting that its method does not know is refused.
     model: who drafts, where that is a model (a folder, hub id, .gguf file or known name).
-    policy: "auto" drafts and verifies as many as pay on this machine, "simple" goes up and down
-    with each request's acceptance, "fixed" takes every one.
+    policy: "auto" verifies as many drafts as pay on this machine, "simple" goes up and down with
+    each request's acceptance, "fixed" takes every one.
     gate: when not to draft at all: {"max_batch_size": n}, or "auto" (by measure; always with policy
     "auto"). num_speculative_tokens_per_batch_size: [[first, last, k], ...].
     ab_fraction: the share of requests served without drafts, to compare with.
