@@ -6,7 +6,6 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence as Seqs
-from dataclasses import dataclass
 from typing import cast
 
 from specfast.ab_test import AbTest
@@ -18,10 +17,11 @@ from specfast.latencies import Latencies
 from specfast.metrics import SpecMetrics
 from specfast.models.decoder import Model
 from specfast.models.runner import ModelRunner
-from specfast.outputs import RequestOutput, StepOutput, completion_of
+from specfast.outputs import StepOutput
 from specfast.proposers.base import NO_NEEDS, Proposal, Proposer, source_names
 from specfast.proposers.guard import Guard
 from specfast.proposers.target import ModelProposer
+from specfast.request import Request
 from specfast.request_metrics import RequestMetrics
 from specfast.sampler import fork_seed, resolve_seed
 from specfast.sampling_params import SamplingParams
@@ -34,36 +34,6 @@ from specfast.verifier import make_verifier
 from specfast.warning_signs import Evidence, WarningSigns
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Request:
-    """A prompt and the sequences that answer it, one a choice."""
-
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: list[int]
-    seqs: tuple[Sequence, ...]
-    metrics: RequestMetrics
-    lossless: bool
-    synthetic: bool
-
-    @property
-    def finished(self) -> bool:
-        return all(s.finish for s in self.seqs)
-
-    def output(self) -> RequestOutput:
-        choices = [completion_of(seq, index) for index, seq in enumerate(self.seqs)]
-        return RequestOutput(
-            self.request_id,
-            self.prompt,
-            self.prompt_token_ids,
-            choices,
-            self.finished,
-            self.metrics,
-            self.lossless,
-            self.synthetic,
-        )
 
 
 class Engine:

@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from specfast.config import EngineConfig
-from specfast.engine import Engine, Request
+from specfast.engine import Engine
 from specfast.models.decoder import Model
 from specfast.models.loader import load
 from specfast.outputs import RequestOutput
 from specfast.prometheus import exposition
 from specfast.proposers.registry import check_method, make_proposer
 from specfast.proposers.target import Target
+from specfast.request import Request
 from specfast.sampling_params import SamplingParams
 from specfast.spec_stats import SpecStats
 from specfast.speculative_config import SpeculativeConfig

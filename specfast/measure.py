@@ -16,8 +16,9 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from specfast.engine import Engine, Request
+from specfast.engine import Engine
 from specfast.intervals import Interval, bootstrap
+from specfast.request import Request
 from specfast.sampling_params import SamplingParams
 from specfast.spec_stats import SpecStats
 from specfast.tokenizer import Tokenizer

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specfast.engine import Engine, Request
+from specfast.engine import Engine
 from specfast.models.runner import Forward
 from specfast.proposers.base import Needs, Proposal
+from specfast.request import Request
 from specfast.sampling_params import SamplingParams
 from specfast.sequence import Batch
 from specfast.sequence import Sequence as TokenSequence

@@ -6,9 +6,10 @@ from collections.abc import Sequence as Seqs
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from specfast.engine import Engine, Request
+from specfast.engine import Engine
 from specfast.measure import EngineArm, Task
 from specfast.outputs import StepOutput
+from specfast.request import Request
 from specfast.sampling_params import SamplingParams
 
 

@@ -20,7 +20,7 @@ LAYERS = [
     extension ops reference reference_attention reference_sampling _C _host
     reference_verification workspace
     intervals spec_stats spec_record
-    tokenizer detokenizer chat_template sequence tally request_metrics outputs kv_shape
+    tokenizer detokenizer chat_template sequence tally request_metrics outputs request kv_shape
     latencies stats_log warning_signs
     proposers.base proposers.laws proposers.draft_tree
     source_tally metrics
