@@ -266,16 +266,63 @@ def test_release_and_reset_forget(eager):
     model = ToyModel()
     engine = make_engine(model, ToyHead(model))
     kept = engine.proposer._kv._ranges, engine.proposer._log._pending
-    for n in (7, 8):
-        engine.add_request([5, 6, n], toy_params(GREEDY, 20))
+    left, mate = (engine.add_request([5, 6, n], toy_params(GREEDY, 20)) for n in (7, 8))
     for _ in range(3):
         engine.step()
-    assert all(kept)
+    assert all(len(own) == 2 for own in kept)
+    engine.cancel(left.request_id)
+    engine.step()
+    assert all(own.keys() == {mate.seqs[0].seq_id} for own in kept)
     engine.proposer.reset()
     assert not any(kept)
     while engine.has_unfinished:
         engine.step()
     assert not any(kept)
+
+
+def check_nothing_is_left(used: Engine, fresh: Engine, num_steps: int) -> None:
+    """Of a request cancelled after so many steps, to the next one, which has its number and, in a
+    prefix that a request without drafts computed, its blocks.
+    """
+    kept = used.proposer._kv._ranges, used.proposer._log._pending
+    request = used.add_request([*range(40, 80)], params_of(GREEDY, 20))
+    (left,) = request.seqs
+    for _ in range(num_steps):
+        used.step()
+    assert kept[1] and bool(kept[0]) == (num_steps > 1)
+    blocks = set(left.block_table)
+    used.cancel(request.request_id)
+    used.step()
+    assert not any(kept)
+    used.reset_prefix_cache()
+    used._seq_ids = iter((1, left.seq_id))
+    (seen, prefix), (wanted, _) = map(behind_a_plain_prefix, (used, fresh))
+    assert prefix <= blocks if num_steps > 2 else prefix & blocks
+    assert seen == wanted and len(seen) > 4
+
+
+def behind_a_plain_prefix(engine: Engine) -> tuple[list[tuple], set[int]]:
+    """-> what is drafted, and the prefix's blocks, whose slots are no one's."""
+    seen, prefix = recorded(engine), [*range(5, 33)]
+    engine.add_request([*prefix, 2], params_of(GREEDY, 40, speculative=False))
+    engine.step(), engine.step()
+    request = engine.add_request([*prefix, 3, 4], params_of(GREEDY, 12))
+    engine.step()
+    assert engine.scheduler.stats.num_prefix_hit_tokens == len(prefix)
+    blocks = {*request.seqs[0].block_table[: len(prefix) // BLOCK_SIZE]}
+    while not request.finished:
+        engine.step()
+    return seen, blocks
+
+
+@pytest.mark.parametrize("num_steps", [1, 3, 6])
+@pytest.mark.parametrize("nodes", [None, 12])
+def test_a_cancelled_request_leaves_nothing_to_the_next(head, target, eager, nodes, num_steps):
+    """Cancelled in a prefill, after its last chunk, or amid drafts."""
+    used, fresh = (
+        make_engine(target, head[0], nodes=nodes, max_num_batched_tokens=16) for _ in range(2)
+    )
+    check_nothing_is_left(used, fresh, num_steps)
 
 
 IDS = "eagle_aux_hidden_state_layer_ids"

@@ -26,7 +26,13 @@ from tests.unit.exact import raw
 from tests.unit.test_draft_model import check_all_accepted, check_streams
 from tests.unit.test_draft_model import params_of as toy_params
 from tests.unit.test_draft_model_native import params_of, prompts_of, run
-from tests.unit.test_eagle import COUPLED, GREEDY, SAMPLINGS, features_of
+from tests.unit.test_eagle import (
+    COUPLED,
+    GREEDY,
+    SAMPLINGS,
+    check_nothing_is_left,
+    features_of,
+)
 from tests.unit.test_engine import prompts_of as toy_prompts_of
 from tests.unit.test_engine import run as toy_run
 from tests.unit.test_loader import rewrite, save
@@ -171,6 +177,14 @@ def test_every_blocks_kv_is_that_of_one_pass(blocks, target, eager, chunk):
 
     run(engine, prompts_of(3, 6), params_of(GREEDY, 16), check)
     assert engine.scheduler.stats.num_preempted and len(checked) > 50
+
+
+@pytest.mark.parametrize("num_steps", [1, 3, 6])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_cancelled_request_leaves_nothing_to_the_next(blocks, target, eager, count, num_steps):
+    """Of several blocks not even the slots that were to be fed again."""
+    used, fresh = (make_engine(target, blocks[:count], max_num_batched_tokens=16) for _ in range(2))
+    check_nothing_is_left(used, fresh, num_steps)
 
 
 def test_a_mimo_checkpoint_is_a_target_with_blocks(tmp_path):
