@@ -70,7 +70,7 @@ class Engine:
         self.verifier = make_verifier(speculation)
         method = speculation.method if speculation else ""
         self.metrics = SpecMetrics(source_names(proposer, method) if proposer else ())
-        self.metrics.speedups = self.ab
+        self.metrics.speedups, self.metrics.calibration = self.ab, self.budget
         self.latencies = Latencies()
         self.stats_log, self.warning_signs = StatsLog(), WarningSigns()
         self.requests: dict[str, Request] = {}
@@ -113,7 +113,8 @@ class Engine:
             raise ValueError(f"Request id {request_id!r} is in use; give each request its own.")
         arm, params = self.ab.assign(request_id, params)
         seqs = self._sequences(ids, params)
-        metrics = RequestMetrics(params.n, self.budget.depth, arm)
+        kv_uses = tuple(seq.kv_use for seq in seqs)
+        metrics = RequestMetrics(params.n, self.budget.depth, arm, kv_uses)
         law = self._is_lossless(params), self._is_synthetic(params)
         request = Request(request_id, prompt, ids, seqs, metrics, *law)
         self.ab.add(arm, seqs)
@@ -233,7 +234,7 @@ class Engine:
             speedups.effective_speedup if speedups else None,
             {size: speedups.speedup_at(size) for size in sizes if speedups},
             m.p50_batch_size,
-            self.budget.calibration_error,
+            m.calibration_error,
         )
 
     def _context_limit(self, model: Model, num_blocks: int) -> int:

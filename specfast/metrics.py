@@ -33,16 +33,25 @@ class Speedups(Protocol):
     def speedup_at(self, batch_size: int) -> Interval | None: ...
 
 
+class Calibration(Protocol):
+    """How far the acceptance expected is from what is seen; None while nothing was expected."""
+
+    @property
+    def calibration_error(self) -> float | None: ...
+
+
 class SpecMetrics:
     """Counts steps as they come; what it shows are frozen values.
 
     source_names: who drafts (Proposal.sources index them), none in an engine without speculation.
-    speedups: set by whoever compares with plain decoding.
+    speedups: set by whoever compares with plain decoding; calibration: by whoever expects drafts
+    to be accepted.
     """
 
     def __init__(self, source_names: Seqs[str] = ()) -> None:
         self.source_names = tuple(source_names)
         self.speedups: Speedups | None = None
+        self.calibration: Calibration | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -90,6 +99,11 @@ class SpecMetrics:
     def effective_speedup(self) -> Interval | None:
         """Measured against plain decoding, never computed from acceptance."""
         return self.speedups.effective_speedup if self.speedups else None
+
+    @property
+    def calibration_error(self) -> float | None:
+        """0 to 1: of the survival that drafts are chosen by, the worst proposer's."""
+        return self.calibration.calibration_error if self.calibration else None
 
     @contextmanager
     def timing_step(self) -> Iterator[None]:

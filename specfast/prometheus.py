@@ -124,6 +124,10 @@ class EngineCollector(Collector):
                 1 - blocks.num_free_blocks / blocks.num_blocks,
                 "Share of the KV blocks in use, 0 to 1.",
             ),
+            "kv_cache_max_usage_perc": (
+                events.max_blocks / blocks.num_blocks,
+                "The largest share within a step so far, drafts included.",
+            ),
         }
         for name, (value, meaning) in gauges.items():
             yield self._gauge(name, meaning, value)
@@ -143,6 +147,9 @@ class EngineCollector(Collector):
         for name, value in values.items():
             family.add_metric((*self._labels, name), value)
         yield family
+        if (error := self._engine.metrics.calibration_error) is not None:
+            meaning = "Expected less seen survival of drafts, on average, 0 to 1."
+            yield self._gauge("calibration_error", meaning, error)
         if speedup := self._engine.metrics.effective_speedup:
             meaning = "Speed with drafts over speed without, measured"
             yield self._gauge("effective_speedup", f"{meaning}.", speedup.value)

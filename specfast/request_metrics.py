@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from specfast.sequence import KVUse
 from specfast.spec_record import SpeculativeDecodingRecord
 from specfast.spec_stats import SpecStats
 from specfast.tally import Tally
@@ -20,13 +21,14 @@ class RequestMetrics:
     which they came, all choices together.
 
     num_spec_tokens: the engine's number of drafts, 0 without speculation. arm: "plain" or
-    "speculative" in a live A/B. step_seconds and
+    "speculative" in a live A/B. kv_uses: its sequences', one a choice. step_seconds and
     propose_seconds: of the steps in which it got something, which it may have shared.
     """
 
     num_choices: int = 1
     num_spec_tokens: int = 0
     arm: str | None = None
+    kv_uses: tuple[KVUse, ...] = ()
     arrival_time: float = field(default_factory=time.perf_counter)
     finish_time: float | None = None
     token_times: list[float] = field(default_factory=list)
@@ -58,6 +60,23 @@ class RequestMetrics:
             step_seconds=self.step_seconds,
             propose_seconds=self.propose_seconds,
         )
+
+    @property
+    def num_prefix_query_tokens(self) -> int:
+        """Tokens looked up in the prefix cache: of each choice, and anew after a preemption."""
+        return sum(use.num_prefix_query_tokens for use in self.kv_uses)
+
+    @property
+    def num_prefix_hit_tokens(self) -> int:
+        """Of those, found there and not computed."""
+        return sum(use.num_prefix_hit_tokens for use in self.kv_uses)
+
+    @property
+    def max_kv_blocks(self) -> int:
+        """The most KV blocks that each choice held in a step, drafts included, summed: a block
+        that choices share counts for each.
+        """
+        return sum(use.max_blocks for use in self.kv_uses)
 
     @property
     def first_token_time(self) -> float | None:

@@ -19,12 +19,15 @@ from specfast.verifier import VerifyResult
 
 @dataclass(frozen=True)
 class SchedulerStats:
-    """Events since the start; prefix queries: tokens of the sequences that were admitted."""
+    """Events since the start; prefix queries: tokens of the sequences that were admitted;
+    max_blocks: the most that all sequences held in a step, those for drafts included.
+    """
 
     num_preempted: int = 0
     num_prefix_hit_tokens: int = 0
     num_prefix_query_tokens: int = 0
     num_chunk_splits: int = 0
+    max_blocks: int = 0
 
 
 class Planner(Protocol):
@@ -57,7 +60,7 @@ class Scheduler:
         self._cancelled: list[Sequence] = []
         self._aborted: list[Sequence] = []  # ended in schedule(), reported by commit()
         self._num_preempted = self._num_chunk_splits = 0
-        self._num_prefix_hit_tokens = self._num_prefix_query_tokens = 0
+        self._num_prefix_hit_tokens = self._num_prefix_query_tokens = self._max_blocks = 0
 
     @property
     def stats(self) -> SchedulerStats:
@@ -66,6 +69,7 @@ class Scheduler:
             self._num_prefix_hit_tokens,
             self._num_prefix_query_tokens,
             self._num_chunk_splits,
+            self._max_blocks,
         )
 
     @property
@@ -92,6 +96,7 @@ class Scheduler:
         starts = np.array([s.num_computed_tokens for s in seqs], np.int32)
         num_tokens = np.array([scheduled[s] for s in seqs], np.int32)
         limits = self._reserve_drafts(seqs, starts + num_tokens, planner.plan(seqs))
+        self._note_blocks(seqs)
         return Batch(seqs, starts, num_tokens, limits)
 
     def commit(self, batch: Batch, proposal: Proposal, result: VerifyResult) -> list[StepOutput]:
@@ -157,12 +162,24 @@ class Scheduler:
             if not self.blocks.reserve(seq, seq.num_computed_tokens + num_tokens):
                 self.blocks.free(seq)
                 return
-            self._num_prefix_hit_tokens += hit
-            self._num_prefix_query_tokens += len(seq.token_ids)
+            self._note_prefix(seq, hit)
             seq.status = Status.RUNNING
             self.running.append(self.waiting.popleft())
             scheduled[seq] = num_tokens
             rows -= num_tokens
+
+    def _note_prefix(self, seq: Sequence, num_hit_tokens: int) -> None:
+        self._num_prefix_hit_tokens += num_hit_tokens
+        self._num_prefix_query_tokens += len(seq.token_ids)
+        seq.kv_use.num_prefix_hit_tokens += num_hit_tokens
+        seq.kv_use.num_prefix_query_tokens += len(seq.token_ids)
+
+    def _note_blocks(self, seqs: tuple[Sequence, ...]) -> None:
+        """Call when a step has all that it needs: commit() gives back what drafts left unused."""
+        held = self.blocks.num_blocks - self.blocks.num_free_blocks
+        self._max_blocks = max(self._max_blocks, held)
+        for seq in seqs:
+            seq.kv_use.max_blocks = max(seq.kv_use.max_blocks, len(seq.block_table))
 
     def _reserve_drafts(
         self, seqs: tuple[Sequence, ...], ends: np.ndarray, limits: np.ndarray

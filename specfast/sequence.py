@@ -36,6 +36,17 @@ class Finish:
     detail: int | str | None = None
 
 
+@dataclass
+class KVUse:
+    """What a sequence had of the KV cache: tokens looked up and found at its admissions, one a
+    preemption more; and the most blocks that it held in a step, those for its drafts included.
+    """
+
+    num_prefix_query_tokens: int = 0
+    num_prefix_hit_tokens: int = 0
+    max_blocks: int = 0
+
+
 @dataclass(frozen=True)
 class StopRule:
     """What ends a sequence besides its own parameters: the model's EOS ids and the length in
@@ -72,6 +83,7 @@ class Sequence:
         self.block_table: list[int] = []
         self.block_hashes: list[bytes] = []  # of the published blocks, in order
         self.kv_epoch = 0
+        self.kv_use = KVUse()
         self.status = Status.WAITING
         self.finish: Finish | None = None
         self.text = ""

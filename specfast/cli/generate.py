@@ -177,6 +177,7 @@ def _print(output: RequestOutput, number: int, llm: LLM, drafts: bool, as_json: 
 def _record(output: RequestOutput) -> dict[str, Any]:
     m = output.metrics
     counts = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    kv = ("num_prefix_query_tokens", "num_prefix_hit_tokens", "max_kv_blocks")
     return {
         "request_id": output.request_id,
         "prompt": output.prompt,
@@ -187,6 +188,6 @@ def _record(output: RequestOutput) -> dict[str, Any]:
         "metrics": {
             "seconds": (m.finish_time or 0.0) - m.arrival_time,
             "time_to_first_token": (m.first_token_time or 0.0) - m.arrival_time,
-            **{name: getattr(m, name) for name in counts},
+            **{name: getattr(m, name) for name in (*counts, *kv)},
         },
     }

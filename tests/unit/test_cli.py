@@ -172,6 +172,7 @@ def test_json_is_one_object_a_prompt_and_nothing_else(run, toy):
     assert code == 0
     assert [len(r["outputs"]) for r in rows] == [2, 2]
     assert rows[0]["metrics"]["seconds"] > 0
+    assert rows[0]["metrics"]["max_kv_blocks"] > rows[0]["metrics"]["num_prefix_hit_tokens"] == 0
 
 
 @pytest.mark.parametrize("temperature", [0, 1])

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from specfast.control.cost_profile import CostProfile
 from specfast.intervals import Interval
 from specfast.llm import LLM
 from specfast.prometheus import exposition
@@ -117,10 +118,14 @@ def test_the_engines_state_is_read_at_the_scrape():
     found = samples(exposition(engine))
     assert found["specfast:num_requests_running",] == found["specfast:num_requests_waiting",] == 1
     assert found["specfast:kv_cache_usage_perc",] == 4 / 16
+    assert found["specfast:kv_cache_max_usage_perc",] == 4 / 16
     while engine.has_unfinished:
         engine.step()
     found = samples(exposition(engine))
     assert found["specfast:num_requests_running",] == found["specfast:kv_cache_usage_perc",] == 0
+    assert found["specfast:kv_cache_max_usage_perc",] == 6 / 16, (
+        "13 + 8 tokens; the last is in none"
+    )
     assert found["specfast:prefix_cache_queries_total",] == 26
     assert found["specfast:prefix_cache_hits_total",] == 12
     assert found["specfast:num_preemptions_total",] == 0
@@ -136,6 +141,29 @@ def test_warning_signs_and_the_measured_speed(engine):
     assert [s.name for s in SIGNS if found["specfast:warning_sign", s.name]] == ["draft_time"]
     speeds = [found[f"specfast:effective_speedup{bound}",] for bound in ("", "_low", "_high")]
     assert speeds == [1.5, 1.25, 1.75]
+
+
+LEARNT = [[1, 2, 3], [4, 5]], SamplingParams(max_tokens=40, ignore_eos=True, **GREEDY)
+
+
+def learning_engine():
+    """Chooses drafts by what it learnt of them."""
+    streams = {tuple(p): target_stream(p, LEARNT[1], 40) for p in LEARNT[0]}
+    engine = make_engine(TreeProposer(streams, wrong=0, miss=0.2), policy="auto")
+    engine.budget.know(CostProfile((1, 64), (1.0, 1.1)))
+    return engine
+
+
+def test_the_calibration_error_is_there_once_it_is_known():
+    gauge = ("specfast:calibration_error",)
+    engine = learning_engine()
+    assert gauge not in samples(exposition(engine)), "nothing was learnt yet"
+    run(engine, *LEARNT)
+    error = engine.metrics.calibration_error
+    assert samples(exposition(engine))[gauge] == error == engine.budget.calibration_error > 0
+    engine.metrics.calibration = SimpleNamespace(calibration_error=0.0)
+    assert samples(exposition(engine))[gauge] == 0.0, "none at all is known too"
+    assert gauge not in samples(exposition(make_engine()))
 
 
 def test_the_offline_api_shows_it():

@@ -168,6 +168,14 @@ def test_an_engine_with_such_a_drafter(wrong_from, num_tokens, seen, streams, ca
     assert len(caplog.records) == len(seen)
 
 
+@pytest.mark.parametrize("error, seen", [(0.1, []), (0.9, ["miscalibrated"])])
+def test_the_engine_shows_how_far_off_its_budget_is(error, seen, streams):
+    engine = make_engine(Broken(streams, 3), k=4, num_blocks=600, max_num_batched_tokens=512)
+    engine.metrics.calibration = SimpleNamespace(calibration_error=error)
+    run(engine, list(streams), LONG)
+    assert engine.warning_signs.seen == seen
+
+
 def test_the_engine_shows_its_measured_speed(caplog):
     params = SamplingParams(max_tokens=10, ignore_eos=True, **GREEDY)
     prompts = prompts_of(random.Random(8), 4)
