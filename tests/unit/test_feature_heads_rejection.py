@@ -10,9 +10,11 @@ import torch
 
 from specfast.config import EngineConfig
 from specfast.engine import Engine
+from specfast.proposers import growing, mtp
 from specfast.proposers.eagle import EagleProposer
 from specfast.proposers.mtp import MtpProposer
 from specfast.proposers.target import Target
+from specfast.request import Request
 from specfast.sampling_params import SamplingParams
 from specfast.speculative_config import SpeculativeConfig
 from tests.unit.eagle_heads import ToyHead
@@ -75,12 +77,17 @@ def engine_of(kind: str, rule: str) -> Engine:
     return engine
 
 
-def counts_of(engine: Engine) -> np.ndarray:
-    """[V] * 4: of the tokens that had drafts before them or were drafts."""
+def run_all(engine: Engine, count: int) -> list[Request]:
     params = SamplingParams(temperature=1.0, max_tokens=LENGTH, ignore_eos=True)
-    requests = [engine.add_request([2], replace(params, seed=seed)) for seed in range(SAMPLES)]
+    requests = [engine.add_request([2], replace(params, seed=seed)) for seed in range(count)]
     while engine.has_unfinished:
         engine.step()
+    return requests
+
+
+def counts_of(engine: Engine) -> np.ndarray:
+    """[V] * 4: of the tokens that had drafts before them or were drafts."""
+    requests = run_all(engine, SAMPLES)
     counts = np.zeros((V,) * LENGTH)
     for request in requests:
         counts[tuple(request.output().outputs[0].token_ids)] += 1
@@ -116,3 +123,17 @@ def test_a_law_that_was_not_drawn_from_is_noticed(monkeypatch):
 
     monkeypatch.setattr(engine.proposer, "draft", wrong)
     assert p_value(counts_of(engine), law_of(1.0)) < 1e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_drawn_is_submitted_however_unlikely(kind, monkeypatch):
+    """To leave out a draw for what it is would bend the law."""
+    tokens = []
+    for floor in (0.0, 2.0):
+        for module in (growing, mtp):
+            monkeypatch.setattr(module, "MIN_SURVIVAL", floor)
+        engine = engine_of(kind, "token")
+        requests = run_all(engine, 60)
+        tokens.append([r.seqs[0].token_ids for r in requests])
+        assert engine.metrics.stats.num_draft_tokens > 100
+    assert tokens[0] == tokens[1]

@@ -85,8 +85,8 @@ def save_blocks(folder, count, **changes):
     return folder
 
 
-def make_engine(model, blocks=None, k=4, nodes=None, **config) -> Engine:
-    spec = SpeculativeConfig("mtp", k, max_tree_nodes=nodes, policy="fixed")
+def make_engine(model, blocks=None, k=4, nodes=None, rule="match", **config) -> Engine:
+    spec = SpeculativeConfig("mtp", k, rule, max_tree_nodes=nodes, policy="fixed")
     values = {"num_blocks": 80, "block_size": BLOCK_SIZE, "max_num_batched_tokens": 64}
     values |= {"max_num_seqs": 8, **config}
     settings = EngineConfig("tiny", speculative_config=spec if blocks else None, **values)
@@ -208,6 +208,16 @@ def test_a_mimo_checkpoint_is_a_target_with_blocks(tmp_path):
     assert block.config.qkv_bias and not block.config.o_bias
 
 
+def test_blocks_deeper_than_drafts_are_left_out(eager):
+    model = ToyModel()
+    heads = tuple(ToyHead(model) for _ in range(3))
+    engine = make_engine(model, heads, k=2)
+    assert engine.proposer.needs.kv.num_layers == 2 and engine.proposer.num_kept == 1
+    toy_run(engine, [[5, 6, 7]], toy_params(GREEDY, 12))
+    check_all_accepted(engine)
+    assert heads[1].num_fed and not heads[2].num_fed
+
+
 def test_several_blocks_draft_no_trees(blocks, target):
     with pytest.raises(ValueError, match="leave max_tree_nodes out"):
         make_engine(target, blocks, nodes=12)
@@ -251,3 +261,14 @@ def test_garbage_weights_cost_drafts_alone(fill, count, target, tmp_path, eager)
     prompts, params = prompts_of(4, 4), params_of(COUPLED)
     spec = make_engine(target, load_mtp(str(folder), target))
     assert run(spec, prompts, params) == run(make_engine(target), prompts, params)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_nothing_is_drawn_from_a_law_that_is_no_number(count, target, tmp_path):
+    folder = save_blocks(tmp_path / "blocks", count)
+    state = load_file(folder / "model.safetensors")
+    nan = {k: torch.full_like(v, float("nan")) for k, v in state.items()}
+    save_file(nan, folder / "model.safetensors")
+    engine = make_engine(target, load_mtp(str(folder), target), rule="rejection")
+    run(engine, prompts_of(4, 4), params_of(COUPLED))
+    assert engine.proposer._kv.cache.is_written(0) and not engine.metrics.stats.num_draft_tokens
