@@ -57,6 +57,9 @@ LAYOUTS = {
         True, config={"eagle_aux_hidden_state_layer_ids": [0, 2, 3], "norm_before_fc": False},
         nested=True, own_embedding=True,
     ),
+    "eagle3_windowed": Layout(
+        True, "midlayer.", {**LAYERS, "model_type": "mistral", "sliding_window": 6}
+    ),
 }  # fmt: skip
 
 
@@ -179,6 +182,8 @@ class Oracle:
         self.values.append(projected("v", KV_HEADS))
         if slot < start:  # nobody will ask
             return x.new_zeros(H)
+        if window := self.layout.config.get("sliding_window"):
+            start = max(start, slot + 1 - window)
         q = rotated(projected("q", HEADS), slot)
         keys, values = (
             torch.stack(past[start:]).repeat_interleave(HEADS // KV_HEADS, 1)

@@ -17,6 +17,7 @@ from specfast.proposers import features, growing, track_record
 from specfast.proposers.eagle import EagleProposer
 from specfast.proposers.target import Target
 from specfast.speculative_config import SpeculativeConfig
+from tests.unit import eagle_heads
 from tests.unit.eagle_heads import LAYOUTS, H, Oracle, ToyHead, save_head, tensors_of
 from tests.unit.exact import raw
 from tests.unit.test_draft_model import check_all_accepted, check_streams, recorded
@@ -197,6 +198,22 @@ def test_a_head_that_knows_its_target_is_accepted_whole(eager, sampling, nodes, 
         assert stats.num_accepted_tokens == stats.num_draft_positions
 
 
+@pytest.mark.parametrize(("k", "nodes", "slots"), [(1, None, 0), (4, None, 3), (8, 9, 14)])
+def test_a_tree_asks_for_slots_for_all_nodes_that_are_extended(k, nodes, slots):
+    """More than it may keep: two at each depth but the last."""
+    model = ToyModel()
+    engine = make_engine(model, ToyHead(model), k=k, nodes=nodes)
+    assert engine.scheduler.scratch_slots == slots
+
+
+def test_the_memory_for_kv_holds_the_heads_too(head, target):
+    engine = make_engine(target, head[0], num_blocks=None, kv_cache_memory=100_000)
+    blocks = engine.scheduler.blocks.num_blocks
+    caches = engine.runner.cache.data, engine.proposer._kv.cache.data
+    num_bytes = sum(cache.nbytes for cache in caches)
+    assert num_bytes <= 100_000 < num_bytes + num_bytes // blocks
+
+
 def test_hidden_states_past_the_limit_are_let_go(eager, monkeypatch):
     """While nothing is drafted the log grows no further, and drafting goes on with the newest."""
     monkeypatch.setattr(features, "MAX_ROWS", 6)
@@ -358,6 +375,17 @@ def test_a_config_of_wrong_kinds_is_refused_by_its_key(key, values, target, tmp_
         folder = save_head(tmp_path / "head", layout, tensors_of(layout), **changes)
         with pytest.raises(ValueError, match=IDS if isinstance(value, dict) else key):
             load_eagle(str(folder), target)
+
+
+@pytest.mark.parametrize("own", ["lm_head.weight", "embed_tokens.weight"])
+def test_a_head_of_another_size_has_all_of_its_own(own, target, tmp_path, monkeypatch):
+    monkeypatch.setattr(eagle_heads, "H", H // 2)
+    layout = replace(LAYOUTS["eagle3"], own_head="lm" in own, own_embedding="embed" in own)
+    state = tensors_of(layout) | {"fc.weight": torch.zeros(H // 2, 3 * H)}
+    folder = save_head(tmp_path / "head", layout, state, head_dim=eagle_heads.DIM)
+    (missing,) = {"lm_head.weight", "embed_tokens.weight"} - {own}
+    with pytest.raises(ValueError, match=f"has no {missing}, .*hidden states of 64, not 32"):
+        load_eagle(str(folder), target)
 
 
 def test_a_head_of_eagle_3_is_no_eagle_1(target, tmp_path):
