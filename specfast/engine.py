@@ -86,7 +86,7 @@ class Engine:
             forward = self.runner.forward(batch, proposal)
             result = self.verifier.verify(batch, proposal, forward)
             outputs = self.scheduler.commit(batch, proposal, result)
-            if self._guard:
+            if self._guard and batch.speculates:
                 self._guard.observe(batch, proposal, forward, result)
             self.budget.observe(batch, proposal, result)
             self.metrics.observe(batch, proposal, result, outputs)

@@ -206,6 +206,11 @@ class Batch:
         return self.node_base == lengths
 
     @cached_property
+    def speculates(self) -> bool:
+        """Whether drafts matter to any of its requests: else the step is a plain one."""
+        return any(s.params.speculation.enabled for s in self.seqs)
+
+    @cached_property
     def contexts(self) -> np.ndarray:
         """[B] int64: tokens of each sequence as the step began."""
         return self.node_base.astype(np.int64)

@@ -94,25 +94,24 @@ class Forward:
 
 
 class ModelRunner:
-    """A model with its cache. needs: what forwards carry beside the logits."""
+    """A model with its cache. needs: what forwards carry beside the logits, where it is of use."""
 
     def __init__(self, model: Model, cache: KVCache, needs: Needs = NO_NEEDS) -> None:
         self.model = model
         self.cache = cache
-        self.top_k = min(needs.top_k, model.config.vocab_size)
-        self.layers = needs.layers
+        self._needs = needs
 
     @torch.inference_mode()
     def forward(self, batch: Batch, proposal: Proposal) -> Forward:
         """Computes every tail and every draft node of the batch in one pass."""
         layout = lay_out(batch, _tail_tokens(batch), batch.decides, proposal, self.cache.block_size)
-        rows = layout.rows
-        hidden, features = self.model.forward_with_features(rows, self.cache.data, self.layers)
+        rows, needs = layout.rows, self._needs if batch.speculates else NO_NEEDS
+        hidden, features = self.model.forward_with_features(rows, self.cache.data, needs.layers)
         logits = self.model.logits(hidden, layout.logit_rows)
         first_row = rows.qo_indptr.numpy()
         return Forward(
             logits=logits,
-            top=self._top(logits),
+            top=_top(logits, needs.top_k),
             row_base=layout.row_base,
             row_seq=layout.row_seq,
             decided_positions=layout.decided_positions,
@@ -122,18 +121,17 @@ class ModelRunner:
             first_row=first_row,
         )
 
-    def _top(self, logits: Tensor) -> TopK | None:
-        """The likeliest ids of each row, without noise."""
-        if not self.top_k:
-            return None
-        num_rows = len(logits)
-        top = TopK(
-            torch.empty(num_rows, self.top_k, dtype=torch.int32),
-            torch.empty(num_rows, self.top_k),
-        )
-        zeros = torch.zeros(num_rows, dtype=torch.int64)
-        ops.rank_candidates(logits, zeros.float(), zeros, zeros.int(), top.token_ids, top.logits)
-        return top
+
+def _top(logits: Tensor, count: int) -> TopK | None:
+    """The likeliest ids of each row, without noise."""
+    if not count:
+        return None
+    num_rows, vocab_size = logits.shape
+    k = min(count, vocab_size)
+    top = TopK(torch.empty(num_rows, k, dtype=torch.int32), torch.empty(num_rows, k))
+    zeros = torch.zeros(num_rows, dtype=torch.int64)
+    ops.rank_candidates(logits, zeros.float(), zeros, zeros.int(), top.token_ids, top.logits)
+    return top
 
 
 def _tail_tokens(batch: Batch) -> np.ndarray:

@@ -235,7 +235,7 @@ class Needs:
 
     def takes_in(self, batch: Batch) -> bool:
         """Whether there is something for its KV cache in a step that drafts nothing: a prefill."""
-        return self.kv is not None and not batch.decides.all()
+        return self.kv is not None and batch.speculates and not batch.decides.all()
 
 
 NO_NEEDS = Needs()
