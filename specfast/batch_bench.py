@@ -55,6 +55,7 @@ class BatchResult:
             "throughput": {arm: self.throughput(arm) for arm in (PLAIN, SPECULATIVE)},
             "acceptance_rate": summary.acceptance_rate,
             "acceptance_length": summary.acceptance_length,
+            "gated_share": summary.gated_share,
             "differing": self.comparison.differing(PLAIN, SPECULATIVE),
         }
 
@@ -130,4 +131,5 @@ def filling(tasks: Seqs[Task], size: int) -> list[Task]:
 
 def _copy(task: Task, number: int) -> Task:
     """Batches mix categories, as traffic does."""
-    return replace(task, id=f"{task.id}#{number + 1}" if number else task.id, category=CATEGORY)
+    name = f"{task.id}#{number + 1}" if number else task.id
+    return replace(task, id=name, category=CATEGORY, copy=number)

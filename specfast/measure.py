@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seqs
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Protocol, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from specfast.engine import Engine
 from specfast.intervals import Interval, bootstrap
 from specfast.request import Request
+from specfast.sampler import forked
 from specfast.sampling_params import SamplingParams
 from specfast.spec_stats import SpecStats
 from specfast.tokenizer import Tokenizer
@@ -28,11 +30,12 @@ MIN_DECODED = 8
 
 @dataclass(frozen=True)
 class Task:
-    """One request; the same token ids for every arm."""
+    """One request; the same for every arm. copy: its number among requests of the same ids."""
 
     id: str
     category: str
     prompt_token_ids: tuple[int, ...]
+    copy: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,24 +96,21 @@ class EngineArm:
     """One of our engines."""
 
     def __init__(self, name: str, engine: Engine, params: SamplingParams) -> None:
-        self.name = name
-        self.engine = engine
-        self.params = params
+        self.name, self.engine, self.params = name, engine, params
 
     def answer(self, task: Task) -> Sample:
         return self.answer_all([task])[0]
 
     def answer_all(self, tasks: Seqs[Task]) -> list[Sample]:
-        engine = self.engine
+        engine, params = self.engine, self.params
         engine.reset_prefix_cache()
         if engine.proposer:
             engine.proposer.reset()
         before = engine.metrics.stats
-        requests = [engine.add_request(t.prompt_token_ids, self.params) for t in tasks]
+        requests = [engine.add_request(t.prompt_token_ids, forked(params, t.copy)) for t in tasks]
         while not all(r.finished for r in requests):
             engine.step()
-        counted = engine.metrics.stats - before
-        stats = [counted, *[SpecStats()] * (len(tasks) - 1)]
+        stats = [engine.metrics.stats - before, *[SpecStats()] * (len(tasks) - 1)]
         return [_sample(r, s) for r, s in zip(requests, stats)]
 
 
@@ -140,6 +140,7 @@ class Summary:
     acceptance_rate: float
     acceptance_length: float
     acceptance_per_pos: tuple[float, ...]
+    gated_share: float
     draft_time_fraction: float
 
 
@@ -191,6 +192,7 @@ class Comparison:
             acceptance_rate=stats.acceptance_rate,
             acceptance_length=stats.acceptance_length,
             acceptance_per_pos=stats.acceptance_per_pos,
+            gated_share=stats.gated_share,
             draft_time_fraction=stats.draft_time_fraction,
         )
 
@@ -224,8 +226,7 @@ def compare(
             on_sample()
         for name, repeats in taken.items():
             samples[name] += zip(*repeats)
-    in_order = tuple(task for group in groups for task in group)
-    return Comparison(in_order, {name: tuple(s) for name, s in samples.items()})
+    return Comparison(tuple(chain(*groups)), {name: tuple(s) for name, s in samples.items()})
 
 
 def in_groups(tasks: Seqs[Task], size: int) -> list[list[Task]]:

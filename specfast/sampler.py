@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence as Seqs
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,13 @@ def fork_seed(seed: int, choice: int) -> int:
         return seed
     low, high, _, _ = philox(seed, (choice, _FORK, 0, 0))
     return low | high << 32
+
+
+def forked(params: SamplingParams, number: int) -> SamplingParams:
+    """For the request of this number among some alike: a seed of its own, if they have one."""
+    if params.seed is None or not number:
+        return params
+    return replace(params, seed=fork_seed(resolve_seed(params), number))
 
 
 class RowParams(NamedTuple):

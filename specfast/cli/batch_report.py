@@ -13,13 +13,16 @@ from specfast.cli.console import INVALID, out_console, warn
 if TYPE_CHECKING:
     from specfast.batch_bench import BatchReport
 
-COLUMNS = ("batch", "speed-up", "95 % interval", "plain tok/s", "speculative tok/s")
+COLUMNS = (
+    *("batch", "speed-up", "95 % interval", "plain tok/s", "speculative tok/s"),
+    *("acceptance rate", "acceptance length", "gated"),
+)
 
 
 def print_batches(report: BatchReport) -> None:
     console = out_console()
     table = Table(title="Speculation over plain decoding; tok/s of the whole batch")
-    for name in (*COLUMNS, "acceptance rate", "acceptance length"):
+    for name in COLUMNS:
         table.add_column(name, justify="right")
     found = [(result, result.to_dict()) for result in report.results]
     for result, values in found:
@@ -30,6 +33,7 @@ def print_batches(report: BatchReport) -> None:
             *(f"{rate:.1f}" for rate in values["throughput"].values()),
             f"{values['acceptance_rate']:.0%}",
             f"{values['acceptance_length']:.2f}",
+            f"{values['gated_share']:.0%}",
         )
     console.print(table)
     for result, values in found:

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from specfast import cli
-from specfast.batch_bench import BatchResult, filling
 from specfast.bench import BenchSettings, run_bench
 from specfast.config import EngineConfig
 from specfast.data import Prompt
-from specfast.measure import Comparison, EngineArm, Sample, Task
+from specfast.measure import EngineArm, Sample, Task
 from specfast.sampling_params import SamplingParams
 from specfast.scheduler import Scheduler
 from specfast.speculative_config import SpeculativeConfig
@@ -47,13 +46,13 @@ class BenchTokenizer(ToyTokenizer):
         return self.encode(self.chat_prompt(messages), add_special_tokens=False)
 
 
+def load(model, dtype):
+    return BenchModel(BenchConfig(), order=1), BenchTokenizer()
+
+
 @pytest.fixture(autouse=True)
 def toy(monkeypatch):
-    def load(model, dtype):
-        return BenchModel(BenchConfig(), order=1), BenchTokenizer()
-
     monkeypatch.setattr("specfast.bench.load", load)
-    monkeypatch.setattr("specfast.batch_bench.load", load)
 
 
 def bench(**changes):
@@ -183,44 +182,6 @@ def test_quick_takes_few_prompts_and_tokens(capsys, tmp_path):
     assert cli.run([str(a) for a in [*arguments, "--json", report]]) == 0
     assert "on 4 prompts" in capsys.readouterr().err
     assert json.loads(report.read_text())["settings"]["params"]["max_tokens"] == 96
-
-
-def test_several_batch_sizes_in_one_run(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
-    data, report, picture = tmp_path / "mine.jsonl", tmp_path / "r.json", tmp_path / "p.png"
-    data.write_text("".join(f'{{"prompt": "abcab{c}"}}\n' for c in "cde"))
-    arguments = ["bench", "toy", "--dataset", data, "--ignore-eos", "--max-tokens", 20]
-    arguments += ["--batch", "5,1", "--json", report, "--plot", picture]
-    code = cli.run([str(a) for a in [*arguments, "--kv-cache-memory", 2**14]])
-    out, err = capsys.readouterr()
-    assert code == 0, err
-    assert "2 of 5 are copies" in err and "same bytes" in out
-    value = json.loads(report.read_text())
-    one, five = value["batches"]
-    assert (one["batch_size"], one["num_requests"], one["num_repeated"]) == (1, 3, 0)
-    assert (five["batch_size"], five["num_requests"], five["num_repeated"]) == (5, 5, 2)
-    assert value["identical"] is True and value["synthetic"] is False
-    assert all(b["throughput"]["plain"] > 0 and b["speedup"]["value"] > 0 for b in (one, five))
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("more", [["0"], ["a"], [""], ["1,2", "--batch-size", "2"]], ids=str)
-def test_wrong_batch_sizes_are_refused(capsys, more):
-    assert cli.run(["bench", "toy", "--batch", *more]) != 0
-    assert "--batch" in capsys.readouterr().err
-
-
-def test_throughput_is_the_whole_batchs():
-    tasks = tuple(Task(f"t{i}", "all", (i,)) for i in range(4))
-    samples = tuple((Sample((1,) * 10, tuple(0.1 * (j + 1) for j in range(10))),) for _ in tasks)
-    result = BatchResult(2, 0, Comparison(tasks, {"plain": samples}))
-    assert result.throughput("plain") == pytest.approx(20.0)
-
-
-def test_batches_are_whole():
-    tasks = [Task(f"t{i}", "c", (i,)) for i in range(5)]
-    assert [len(filling(tasks, n)) for n in (1, 2, 5, 8)] == [5, 4, 5, 8]
-    assert len({t.id for t in filling(tasks, 8)}) == 8
 
 
 def test_built_in_prompts_that_are_too_long_are_left_out(caplog):
