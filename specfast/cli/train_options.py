@@ -54,9 +54,30 @@ class CorpusOptions:
     seed: Annotated[int, option("Of prompts, answers and weights.", panel="Corpus")] = 0
 
 
+BatchSize = Annotated[int, option("Answers a step.", panel="Training")]
+Dropout = Annotated[float, option("Of what each block adds to the stream.", panel="Training")]
+Unroll = Annotated[int, option("Tokens drafted from each position in training.", panel="Training")]
+
+
 @dataclass(frozen=True)
-class StudentOptions:
-    """The draft model's shape."""
+class LearningOptions:
+    """How a drafter learns, whatever its kind."""
+
+    label_weight: Annotated[
+        float,
+        option(
+            "Weight of the target's very best token beside its probabilities.", panel="Training"
+        ),
+    ] = 0.3
+    batch_size: BatchSize = 8
+    bfloat16: Annotated[
+        bool, option("Multiply in bfloat16.", "--bfloat16/--float32", panel="Training")
+    ] = False
+
+
+@dataclass(frozen=True)
+class StudentOptions(LearningOptions):
+    """The draft model's shape, and how it learns."""
 
     hidden_size: Annotated[int, option("Width.", panel="Draft model")] = 192
     num_layers: Annotated[int, option("Depth.", panel="Draft model")] = 4
@@ -77,59 +98,32 @@ class StudentOptions:
             panel="Draft model",
         ),
     ] = True
-    dropout: Annotated[
-        float, option("Of what each block adds to the stream.", panel="Training")
-    ] = 0.1
-    label_weight: Annotated[
-        float,
-        option(
-            "Weight of the target's very best token beside its probabilities.", panel="Training"
-        ),
-    ] = 0.3
-    batch_size: Annotated[int, option("Answers a step.", panel="Training")] = 12
-    bfloat16: Annotated[
-        bool, option("Multiply in bfloat16.", "--bfloat16/--float32", panel="Training")
-    ] = False
+    dropout: Dropout = 0.1
+    batch_size: BatchSize = 12
 
 
 @dataclass(frozen=True)
-class HeadLearning:
+class HeadLearning(LearningOptions):
     """How heads learn, whatever their kind."""
 
     context: Annotated[
         int, option("Texts that are longer lose their beginning.", panel="Training")
     ] = 2048
-    label_weight: Annotated[
-        float,
-        option(
-            "Weight of the target's very best token beside its probabilities.", panel="Training"
-        ),
-    ] = 0.3
-    batch_size: Annotated[int, option("Answers a step.", panel="Training")] = 8
-    bfloat16: Annotated[
-        bool, option("Multiply in bfloat16.", "--bfloat16/--float32", panel="Training")
-    ] = False
 
 
 @dataclass(frozen=True)
 class BlockOptions(HeadLearning):
     """How an MTP block learns."""
 
-    unroll: Annotated[
-        int, option("Tokens drafted from each position in training.", panel="Training")
-    ] = 4
-    dropout: Annotated[
-        float, option("Of what each block adds to the stream.", panel="Training")
-    ] = 0.0
+    unroll: Unroll = 4
+    dropout: Dropout = 0.0
 
 
 @dataclass(frozen=True)
 class HeadOptions(BlockOptions):
     """An EAGLE-3 head's shape, and how it learns."""
 
-    unroll: Annotated[
-        int, option("Tokens drafted from each position in training.", panel="Training")
-    ] = 5
+    unroll: Unroll = 5
     layers: Annotated[
         str | None,
         option(
