@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from specfast.cli.batch_report import draw_batches, print_batches
 from specfast.cli.bench_report import draw, print_report
 from specfast.cli.console import measuring, note, save_json
+from specfast.cli.measuring_options import MeasuringOptions
 from specfast.cli.options import (
     ModelOptions,
     SamplingOptions,
@@ -33,20 +33,7 @@ def bench(
     model: ModelOptions,
     speculation: SpeculationOptions,
     sampling: SamplingOptions,
-    dataset: Annotated[
-        Path | None,
-        option("Prompts as JSON lines, in Spec-Bench's format.", unset="the built-in workload"),
-    ] = None,
-    categories: Annotated[
-        str | None,
-        option("Only these, comma-separated; copy_heavy and chat are groups.", unset="all"),
-    ] = None,
-    num_prompts: Annotated[
-        int | None, option("At most so many prompts, from all categories in turn.", unset="all")
-    ] = None,
-    cycles: Annotated[
-        int, option("Each cycle answers a prompt twice by each arm, in ABBA order.")
-    ] = 1,
+    measured: MeasuringOptions,
     batch_size: Annotated[
         int, option("Prompts answered at once, of one category; speeds are one prompt's.")
     ] = 1,
@@ -68,7 +55,6 @@ def bench(
             "--quick",
         ),
     ] = False,
-    json: Annotated[Path | None, option("Write everything to this file.", unset="none")] = None,
     plot: Annotated[
         Path | None, option("Draw the speed-ups into this PNG file.", unset="none")
     ] = None,
@@ -81,29 +67,27 @@ def bench(
     drafts = speculation.config()
     if drafts is None:
         raise ValueError("bench compares speculation with none; give a --spec-method that drafts.")
-    check_folder_of(json, plot)
-    check_counts(cycles=cycles, batch_size=batch_size, num_prompts=num_prompts)
-    if sampling.temperature > 0 and sampling.seed is None:
-        raise ValueError("bench compares outputs: give --seed with --temperature.")
-    if plot and not importlib.util.find_spec("matplotlib"):
-        raise ValueError("--plot needs matplotlib: pip install 'specfast[plot]'.")
+    measured.check(sampling, plot)
+    check_folder_of(plot)
+    check_counts(batch_size=batch_size)
     sizes = _sizes(batch, batch_size, baseline)
     if baseline is not None:
         _check_baseline(baseline, batch_size, sampling)
     from specfast.bench import BenchSettings
     from specfast.config import EngineConfig
-    from specfast.data import load_workload, select_prompts
 
     if quick:
-        num_prompts = num_prompts or QUICK_PROMPTS
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, QUICK_TOKENS))
-    chosen = select_prompts(load_workload(dataset), listed(categories or ""), num_prompts)
+    chosen = measured.prompts(QUICK_PROMPTS if quick else None)
     config = EngineConfig(**model.engine_config(max_num_seqs=batch_size, speculative_config=drafts))
-    settings = BenchSettings(config, sampling.params(), baseline is not None, cycles, not dataset)
+    settings = BenchSettings(
+        *(config, sampling.params(), baseline is not None),
+        *(measured.cycles, not measured.dataset),
+    )
     if sizes:
-        _report_batches(_run_batches(settings, chosen, sizes), json, plot)
+        _report_batches(_run_batches(settings, chosen, sizes), measured.json, plot)
     else:
-        _report(_run(settings, chosen), json, plot)
+        _report(_run(settings, chosen), measured.json, plot)
 
 
 def _sizes(batch: str | None, batch_size: int, baseline: str | None) -> list[int]:

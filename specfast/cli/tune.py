@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable
 from collections.abc import Sequence as Seqs
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 from rich.table import Table
 
 from specfast.cli.console import measuring, note, out_console, save_json, warn
+from specfast.cli.measuring_options import MeasuringOptions
 from specfast.cli.options import (
     ModelOptions,
     SamplingOptions,
-    check_counts,
     check_folder_of,
     flag,
     listed,
@@ -23,6 +22,8 @@ from specfast.cli.options import (
 
 if TYPE_CHECKING:
     from specfast.config import EngineConfig
+    from specfast.data import Prompt
+    from specfast.tune.candidates import Candidate
     from specfast.tune.tuning import TuneReport, TuneSettings
 
 MAX_K = 64
@@ -31,6 +32,7 @@ MAX_K = 64
 def tune(
     model: ModelOptions,
     sampling: SamplingOptions,
+    measured: MeasuringOptions,
     candidates: Annotated[
         str | None,
         option(
@@ -39,35 +41,31 @@ def tune(
             unset="all that is known for the model",
         ),
     ] = None,
-    dataset: Annotated[
-        Path | None,
-        option("Prompts as JSON lines, in Spec-Bench's format.", unset="the built-in workload"),
+    k: Annotated[
+        str, option("Drafts a step (in trees: depths) to choose from, comma-separated.", "--k")
+    ] = "1,2,4,8",
+    max_tree_nodes: Annotated[
+        int | None,
+        option(
+            "Try candidates that can branch with trees too: of so many drafts at the largest --k, "
+            "in proportion at others.",
+            unset="chains and the method's own shapes alone",
+        ),
     ] = None,
-    categories: Annotated[
-        str | None,
-        option("Only these, comma-separated; copy_heavy and chat are groups.", unset="all"),
-    ] = None,
-    num_prompts: Annotated[
-        int | None, option("At most so many prompts, from all categories in turn.", unset="all")
-    ] = None,
-    k: Annotated[str, option("Drafts a step to choose from, comma-separated.", "--k")] = "1,2,4,8",
     batch: Annotated[
         str,
         option(
-            "Prompts answered at once, of one category; of several sizes the first one decides.",
+            "Prompts answered at once, of one category; of several sizes the smallest decides who "
+            "drafts, and all of them up to where.",
             *("--batch", "--batch-size"),
         ),
     ] = "1",
-    cycles: Annotated[
-        int, option("Each cycle measures a prompt twice by each arm, in ABBA order.")
-    ] = 1,
     every_k: Annotated[
         bool, flag("Measure every k, not the one predicted best alone.", "--every-k")
     ] = False,
     profile: Annotated[
         bool, flag("Only print what the target's steps take by their rows.", "--profile")
     ] = False,
-    json: Annotated[Path | None, option("Write everything to this file.", unset="none")] = None,
     report: Annotated[
         Path | None, option("Write a page of Markdown to this file.", unset="none")
     ] = None,
@@ -79,53 +77,66 @@ def tune(
 
     Prints prediction beside measurement for each, and a speculative_config to use.
     """
-    check_folder_of(json, report)
-    check_counts(cycles=cycles, num_prompts=num_prompts)
+    measured.check(sampling, plot)
+    check_folder_of(report)
     if plot and plot.is_file():
         raise ValueError(f"{plot} is a file; give a folder to draw into.")
-    if plot and not importlib.util.find_spec("matplotlib"):
-        raise ValueError("--plot needs matplotlib: pip install 'specfast[plot]'.")
-    if sampling.temperature > 0 and sampling.seed is None:
-        raise ValueError("tune compares outputs: give --seed with --temperature.")
     ks, sizes = _counts("--k", k, MAX_K), _counts("--batch", batch, model.max_num_batched_tokens)
+    _check_tree(max_tree_nodes, ks[-1])
     from specfast.config import EngineConfig
 
     config = EngineConfig(**model.engine_config(max_num_seqs=1))
     if profile:
-        _print_profile(config, json, plot)
+        _print_profile(config, measured.json, plot)
         return
-    from specfast.tune.candidates import candidates as named
-    from specfast.tune.candidates import default_names
     from specfast.tune.tuning import TuneSettings
 
-    names = listed(candidates) if candidates else default_names(model.model)
-    found = tuple(named(names, model.model))
+    found = _candidates(candidates, model.model, max_tree_nodes, ks[-1])
+    settings = TuneSettings(
+        *(config, sampling.params(), found, ks, sizes, measured.cycles, every_k),
+        leaves_out_long=not measured.dataset,
+    )
+    result = _run(settings, measured.prompts())
+    _print_report(result)
+    _write(result, measured.json, report, plot)
+
+
+def _candidates(
+    text: str | None, target: str, max_tree_nodes: int | None, depth: int
+) -> tuple[Candidate, ...]:
+    """Those named, or known; each that can branch again as a tree."""
+    from specfast.tune.candidates import TreeShape, candidates, default_names, with_trees
+
+    found = candidates(listed(text) if text else default_names(target), target)
     if not found:
         raise ValueError("--candidates names nobody.")
-    settings = TuneSettings(
-        config, sampling.params(), found, ks, sizes, cycles, every_k, leaves_out_long=not dataset
-    )
-    result = _run(settings, dataset, listed(categories or ""), num_prompts)
-    _print_report(result)
-    _write(result, json, report, plot)
+    if max_tree_nodes is None:
+        return tuple(found)
+    branching = with_trees(found, TreeShape(max_tree_nodes, depth), target)
+    if branching == found:
+        raise ValueError("--max-tree-nodes does nothing: no candidate can branch.")
+    return tuple(branching)
+
+
+def _check_tree(nodes: int | None, depth: int) -> None:
+    if nodes is not None and not depth < nodes <= MAX_K:
+        raise ValueError(
+            f"--max-tree-nodes must be above the largest --k ({depth}) and at most {MAX_K}, not "
+            f"{nodes}."
+        )
 
 
 def _counts(name: str, text: str, most: int) -> tuple[int, ...]:
-    """The numbers of a comma-separated option; sorted, but for --batch, whose first one decides."""
+    """The numbers of a comma-separated option, ascending."""
     words = listed(text)
     if not words or not all(w.isdecimal() and 0 < int(w) <= most for w in words):
         raise ValueError(f"{name} must be numbers from 1 to {most}, such as 1,2,4, not {text!r}.")
-    numbers = dict.fromkeys(map(int, words))
-    return tuple(sorted(numbers) if name == "--k" else numbers)
+    return tuple(sorted(set(map(int, words))))
 
 
-def _run(
-    settings: TuneSettings, dataset: Path | None, categories: list[str], num_prompts: int | None
-) -> TuneReport:
-    from specfast.data import load_workload, select_prompts
+def _run(settings: TuneSettings, prompts: list[Prompt]) -> TuneReport:
     from specfast.tune.tuning import run_tune
 
-    prompts = select_prompts(load_workload(dataset), categories, num_prompts)
     names = ", ".join(c.name for c in settings.candidates)
     note(f"Tuning {settings.config.model} on {len(prompts)} prompts: {names} ...")
     with measuring() as progress:
@@ -149,7 +160,7 @@ def _print_report(result: TuneReport) -> None:
     header, rows = acceptance_table(result.main)
     console.print(_table("Acceptance", header, [r for r in rows if r[1] == "all"]))
     console.print(_table("Memory", *memory_table(result.memories)))
-    for reason in result.decision.reasons:
+    for reason in result.reasons:
         console.print(reason, soft_wrap=True)
     for warning in result.load.warnings:
         warn(warning)

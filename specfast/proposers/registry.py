@@ -45,6 +45,11 @@ def takes_model(method: str) -> bool:
     return "model" in getattr(proposer_class(method), "options", ())
 
 
+def takes_tree(method: str) -> bool:
+    """Whether what it drafts may branch."""
+    return "max_tree_nodes" in getattr(proposer_class(method), "options", ())
+
+
 def check_method(config: SpeculativeConfig | None) -> None:
     """ValueError for a method there isn't, or a setting that would do nothing for it."""
     if config is None:

@@ -152,15 +152,23 @@ def _choice(chosen: Option, best: Option, workload: Workload) -> tuple[str, ...]
     return why, policy
 
 
-def gate_of(policy: str, by_batch: Mapping[int, Interval]) -> str | dict[str, int]:
-    """auto gates itself; fixed drafts up to the largest batch at which it was not slower, where
-    that was measured at more than one size, and by measure otherwise.
+def gate_of(speedups: Mapping[int, Interval]) -> tuple[str | dict[str, int], str]:
+    """-> (gate, why). speedups: by batch size, at the smallest of which drafting pays. Up to the
+    largest size before the first at which it is slower beyond doubt; without one, by measure.
     """
-    if policy == "auto" or len(by_batch) < 2:
-        return "auto"
-    sizes = sorted(by_batch)
-    good = [size for size in sizes if by_batch[size].value >= 1]
-    return {"max_batch_size": max(good)} if good and good[-1] < sizes[-1] else "auto"
+    sizes = sorted(speedups)
+    slower = [size for size in sizes if speedups[size].high < 1]
+    if not slower:
+        measured = ", ".join(map(str, sizes))
+        return "auto", (
+            f"Gate auto: at no batch size that was measured ({measured}) is it slower than plain "
+            "decoding beyond doubt, and auto stops drafting where a step's time says so."
+        )
+    s, last = speedups[slower[0]], sizes[sizes.index(slower[0]) - 1]
+    return {"max_batch_size": last}, (
+        f"Gate: no drafts above {last} sequences at once, for at {slower[0]} it is slower than "
+        f"plain decoding beyond doubt: {s.value:.2f}x ({s.low:.2f} to {s.high:.2f})."
+    )
 
 
 def copied_share(prompt: Seqs[int], output: Seqs[int]) -> float:

@@ -69,7 +69,7 @@ def _prediction(report: TuneReport, axes: Axes) -> None:
     for number, (name, found) in enumerate(trial.predictions.items()):
         for p in found:
             if measured := trial.measured(name, p.k):
-                label = name if p is trial.best[name] else None
+                label = name if p.k == trial.ks[name] else None
                 _point(axes, p.survival, measured, f"C{number}", label)
                 ends += [p.survival, measured.value]
     span = np.array([0.9 * np.nanmin(ends), 1.1 * np.nanmax(ends)])
@@ -99,14 +99,14 @@ def _by_category(report: TuneReport, axes: Axes) -> None:
 
 
 def _speedup_by_batch(report: TuneReport, axes: Axes) -> None:
-    """Fixed at the k predicted best at that size; dashed: auto."""
+    """Fixed at the k that was measured; dashed: auto."""
     sizes = [t.batch_size for t in report.trials]
     for number, candidate in enumerate(report.settings.candidates):
         name, colour = candidate.name, f"C{number}"
         for trial in report.trials:
-            if measured := trial.measured(name, trial.best[name].k):
+            if measured := trial.measured(name, trial.ks[name]):
                 _point(axes, trial.batch_size, measured, colour)
-        fixed = [t.measured(name, t.best[name].k) for t in report.trials]
+        fixed = [t.measured(name, t.ks[name]) for t in report.trials]
         auto = [t.measured(name, AUTO) for t in report.trials]
         axes.plot(sizes, [m.value if m else np.nan for m in fixed], color=colour, label=name)
         axes.plot(sizes, [m.value if m else np.nan for m in auto], color=colour, linestyle="--")

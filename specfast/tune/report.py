@@ -21,10 +21,9 @@ Row = Seqs[object]
 
 def to_dict(report: TuneReport) -> dict[str, Any]:
     """Everything, for JSON."""
-    decision = report.decision
     return {
         "recommended": report.recommended,
-        "reasons": list(decision.reasons),
+        "reasons": list(report.reasons),
         "identical": not report.differing,
         "differing": report.differing,
         "trials": [_trial_values(report, trial) for trial in report.trials],
@@ -69,7 +68,7 @@ _CAPTION = (
     "auto is not predicted."
 )
 _COST_CAPTION = (
-    "In plain steps, averaged over all steps at the best k: c for drafting, v for what verifying "
+    "In plain steps, averaged over all steps at that k: c for drafting, v for what verifying "
     "adds, each for one of k; a step takes 1 + c k + v k."
 )
 _MEMORY_CAPTION = (
@@ -80,15 +79,15 @@ _MEMORY_CAPTION = (
 
 def measurement_table(report: TuneReport, trial: Trial) -> tuple[Row, list[Row]]:
     """Prediction beside measurement, a candidate a row."""
-    header = ("candidate", "k", "closed", "survival", "measured", "error", AUTO)
+    header = ("candidate", "k", "nodes", "closed", "survival", "measured", "error", AUTO)
     rows: list[Row] = []
     for candidate in report.settings.candidates:
         name = candidate.name
-        best = trial.best[name]
+        p = trial.chosen[name]
         rows.append(
             (
-                *(name, best.k, times(best.closed), times(best.survival)),
-                *(spread(trial.measured(name, best.k)), percent(trial.error(name))),
+                *(name, p.k, candidate.max_nodes(p.k), times(p.closed), times(p.survival)),
+                *(spread(trial.measured(name, p.k)), percent(trial.error(name))),
                 spread(trial.measured(name, AUTO)),
             )
         )
@@ -110,9 +109,9 @@ def k_table(report: TuneReport, trial: Trial) -> tuple[Row, list[Row]]:
 
 
 def cost_table(trial: Trial) -> tuple[Row, list[Row]]:
-    """What a step with the best k is made of."""
+    """What a step with the k measured is made of."""
     rows: list[Row] = []
-    for name, p in trial.best.items():
+    for name, p in trial.chosen.items():
         a, ms = trial.fits[name].acceptance.alpha, 1e3 * trial.fits[name].cost.plain_seconds
         cost = 1 + p.c * p.k + p.v * p.k
         numbers = (f"{p.c:.3f}", f"{p.v:.3f}", f"{cost:.2f}", f"{p.tokens_per_step:.2f}")
@@ -210,7 +209,7 @@ def _candidate_values(trial: Trial, name: str) -> dict[str, Any]:
     arms: list[int | str] = [*(p.k for p in trial.predictions[name]), AUTO]
     measured = {str(k): trial.measured(name, k) for k in arms}
     return {
-        "best_k": trial.best[name].k,
+        "best_k": trial.ks[name],
         "error": trial.error(name),
         "closed_error": trial.closed_error(name),
         "predictions": [asdict(p) for p in trial.predictions[name]],
@@ -224,7 +223,7 @@ def _candidate_values(trial: Trial, name: str) -> dict[str, Any]:
 def _recommendation(report: TuneReport) -> list[str]:
     found = recommendation_text(report)
     body = f"```json\n{found}\n```" if report.recommended else f"**{found}**"
-    return ["## Recommendation", body, "\n".join(f"- {r}" for r in report.decision.reasons)]
+    return ["## Recommendation", body, "\n".join(f"- {r}" for r in report.reasons)]
 
 
 def _conditions(report: TuneReport) -> list[str]:

@@ -42,16 +42,19 @@ class Fit:
 
 @dataclass(frozen=True)
 class Trial:
-    """predictions[name]: one a k, ascending; best[name]: the k predicted fastest."""
+    """predictions[name]: one a k, ascending; ks[name]: the k that is measured."""
 
     batch_size: int
     fits: Mapping[str, Fit]
     predictions: Mapping[str, tuple[Prediction, ...]]
+    ks: Mapping[str, int]
     comparison: Comparison
 
     @cached_property
-    def best(self) -> dict[str, Prediction]:
-        return {name: best_of(found) for name, found in self.predictions.items()}
+    def chosen(self) -> dict[str, Prediction]:
+        """The prediction for that k."""
+        found = self.predictions
+        return {name: next(p for p in found[name] if p.k == k) for name, k in self.ks.items()}
 
     def measured(self, name: str, k: int | str) -> Interval | None:
         """Decoding over plain decoding with fixed k, or AUTO; None where that was not measured."""
@@ -59,7 +62,7 @@ class Trial:
         return self.comparison.ratio(arm, PLAIN) if arm in self.comparison.samples else None
 
     def option(self, candidate: Candidate) -> Option:
-        name, k = candidate.name, self.best[candidate.name].k
+        name, k = candidate.name, self.ks[candidate.name]
         fixed, auto = arm_name(name, k), arm_name(name, AUTO)
         ratio = self.comparison.ratio
         return Option(
@@ -67,15 +70,15 @@ class Trial:
         )
 
     def error(self, name: str) -> float:
-        """Predicted by the survival curve over measured speed-up at the best k, less 1."""
-        return self._error(name, self.best[name].survival)
+        """Predicted by the survival curve over measured speed-up at that k, less 1."""
+        return self._error(name, self.chosen[name].survival)
 
     def closed_error(self, name: str) -> float:
         """The same of the closed form."""
-        return self._error(name, self.best[name].closed)
+        return self._error(name, self.chosen[name].closed)
 
     def _error(self, name: str, predicted: float) -> float:
-        measured = self.measured(name, self.best[name].k)
+        measured = self.measured(name, self.ks[name])
         return predicted / measured.value - 1 if measured else float("nan")
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seqs
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +15,7 @@ from specfast.config import EngineConfig
 from specfast.control.cost_profile import CostProfile
 from specfast.data import Prompt
 from specfast.engine import Engine
+from specfast.intervals import Interval
 from specfast.kv_cache import fitting
 from specfast.llm import make_engine
 from specfast.machine import Load, LoadWatch
@@ -26,7 +27,7 @@ from specfast.speculative_config import SpeculativeConfig
 from specfast.step_profile import cost_profile
 from specfast.tokenizer import Tokenizer
 from specfast.tune.candidates import Candidate
-from specfast.tune.decision import Decision, decide, gate_of
+from specfast.tune.decision import Decision, Option, decide, gate_of
 from specfast.tune.halves import halve
 from specfast.tune.memory import Memory, memory_of
 from specfast.tune.traces import RecordingArm
@@ -46,8 +47,9 @@ from specfast.tune.trial import (
 
 @dataclass(frozen=True)
 class TuneSettings:
-    """config: the target's, without speculation; ks ascend; the first of batch_sizes decides.
-    every_k: each k is measured, not the best alone. leaves_out_long: as in BenchSettings.
+    """config: the target's, without speculation; ks and batch_sizes ascend. At the first size k and
+    the drafter are chosen. every_k: each k is measured, not that predicted best alone.
+    leaves_out_long: as in BenchSettings.
     """
 
     config: EngineConfig
@@ -73,7 +75,7 @@ class TuneReport:
 
     @property
     def main(self) -> Trial:
-        """The trial that decides: of the first batch size."""
+        """The trial that decides who drafts, and how far: of the first batch size."""
         return self.trials[0]
 
     @cached_property
@@ -89,8 +91,21 @@ class TuneReport:
             return None
         k = option.k if option.policy == "fixed" else self.settings.ks[-1]
         (candidate,) = [c for c in self.settings.candidates if c.name == option.name]
-        by_batch = {t.batch_size: t.option(candidate).fixed for t in self.trials}
-        return candidate.settings(k, option.policy, gate_of(option.policy, by_batch))
+        gate, _ = gate_of(self._speedups(option))
+        return candidate.settings(k, option.policy, gate)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why that is recommended, a sentence each."""
+        option = self.decision.option
+        gate = (gate_of(self._speedups(option))[1],) if option else ()
+        return (*self.decision.reasons, *gate)
+
+    def _speedups(self, option: Option) -> dict[int, Interval]:
+        """As it would be run, by batch size."""
+        k = option.k if option.policy == "fixed" else AUTO
+        found = {t.batch_size: t.measured(option.name, k) for t in self.trials}
+        return {size: interval for size, interval in found.items() if interval}
 
     @property
     def differing(self) -> list[str]:
@@ -117,7 +132,7 @@ def run_tune(
     halves = _halves(prompts, tasks)
     on_start(bench.num_answers(halves))
     watch = LoadWatch()
-    trials = tuple(bench.trial(halves, size, on_sample) for size in settings.batch_sizes)
+    trials = tuple(bench.trials(halves, on_sample))
     profile = cost_profile(bench.engine(None, 1))
     return TuneReport(settings, trials, memories, profile, watch.stop(), torch.get_num_threads())
 
@@ -168,7 +183,20 @@ class _Bench:
         measured = 1 + n * (1 + (len(s.ks) if s.every_k else 1))
         return sum(num_answers(halves, 1 + n, measured, size, s.cycles) for size in s.batch_sizes)
 
-    def trial(self, halves: Halves, size: int, on_sample: Callable[[], None]) -> Trial:
+    def trials(self, halves: Halves, on_sample: Callable[[], None]) -> list[Trial]:
+        """Every size is tried with the k that is predicted best at the first."""
+        found: list[Trial] = []
+        for size in self.settings.batch_sizes:
+            found.append(self._trial(halves, size, found[0].ks if found else None, on_sample))
+        return found
+
+    def _trial(
+        self,
+        halves: Halves,
+        size: int,
+        chosen: Mapping[str, int] | None,
+        on_sample: Callable[[], None],
+    ) -> Trial:
         s = self.settings
         plain, *drafting = (
             RecordingArm(name, self.engine(speculation, size), s.params)
@@ -179,12 +207,19 @@ class _Bench:
         )
         fits = fit(plain, drafting, halves.fit, s.ks, size, on_sample)
         predicted = predictions(fits, s.ks, halves.held)
+        chosen = chosen or {name: best_of(found).k for name, found in predicted.items()}
+        compared = hold(self._arms(chosen, size), halves.held, size, s.cycles, on_sample)
+        return Trial(size, fits, predicted, chosen, compared)
+
+    def _arms(self, chosen: Mapping[str, int], size: int) -> list[EngineArm]:
+        """Plain decoding, and each candidate fixed and auto."""
+        s = self.settings
         arms = [self._arm(PLAIN, None, size)]
         for c in s.candidates:
-            for k in s.ks if s.every_k else (best_of(predicted[c.name]).k,):
+            for k in s.ks if s.every_k else (chosen[c.name],):
                 arms.append(self._arm(arm_name(c.name, k), c.config(k), size))
             arms.append(self._arm(arm_name(c.name, AUTO), c.config(s.ks[-1], AUTO), size))
-        return Trial(size, fits, predicted, hold(arms, halves.held, size, s.cycles, on_sample))
+        return arms
 
     def _arm(self, name: str, speculation: SpeculativeConfig | None, size: int) -> EngineArm:
         return EngineArm(name, self.engine(speculation, size), self.settings.params)

@@ -80,6 +80,28 @@ def test_the_whole_command(run, prompts, tmp_path):
     assert all(data.startswith(PNG) for data in pictures.values())
 
 
+def test_a_tree_is_tried_beside_the_chain(run, prompts, tmp_path):
+    """And the smallest batch size decides k for all."""
+    code, out, err = run(
+        *("--candidates", "tiny-draft-s", "--dataset", prompts, "--k", "2,1", "--batch", "2,1"),
+        *("--max-tree-nodes", 6, "--max-tokens", 14, "--ignore-eos"),
+        *("--json", tmp_path / "r.json"),
+    )
+    assert code == 0, err
+    value = json.loads((tmp_path / "r.json").read_text())
+    assert value["identical"] is True
+    first, second = value["trials"]
+    assert (first["batch_size"], second["batch_size"]) == (1, 2)
+    for name, by_depth in (("tiny-draft-s", {1: 1, 2: 2}), ("tiny-draft-s tree=6", {1: 3, 2: 6})):
+        k = first["candidates"][name]["best_k"]
+        assert second["candidates"][name]["best_k"] == k
+        assert set(second["candidates"][name]["measured"]) == {str(k), "auto"}
+        lines = [[c.strip() for c in line.split("│")[1:]] for line in out.splitlines()]
+        assert any(c[:3] == [name, str(k), str(by_depth[k])] for c in lines)
+        v = first["candidates"][name]["acceptance"]
+        assert len(v["survival"]) == 2, "as deep as it is asked for, however wide"
+
+
 def test_profile_prints_and_draws(run, tmp_path):
     code, out, err = run("--profile", "--json", tmp_path / "p.json", "--plot", tmp_path)
     assert code == 0, err
@@ -115,6 +137,9 @@ def test_another_tokenizer_is_refused_with_the_difference(run, prompts, tmp_path
         ("--candidates demo-draft", "was made for a target with a vocabulary of"),
         ("--k 0,2", "--k must be numbers from 1 to 64, such as 1,2,4, not '0,2'"),
         ("--batch x", "--batch must be numbers from 1 to 512"),
+        ("--max-tree-nodes 8", "above the largest --k (8) and at most 64, not 8"),
+        ("--max-tree-nodes 65", "above the largest --k (8) and at most 64, not 65"),
+        ("--max-tree-nodes 16 --candidates ngram", "does nothing: no candidate can branch"),
         ("--cycles 0", "--cycles must be at least 1"),
         ("--temperature 1", "give --seed with --temperature"),
         ("--num-prompts 2 --candidates ngram", "of the category 'colours' there is one alone"),

@@ -13,7 +13,14 @@ from specfast.intervals import Interval
 from specfast.llm import make_engine
 from specfast.models.loader import head_folder, load
 from specfast.speculative_config import SpeculativeConfig
-from specfast.tune.candidates import Candidate, candidates, default_names
+from specfast.tune.candidates import (
+    Candidate,
+    TreeShape,
+    candidates,
+    default_names,
+    num_blocks,
+    with_trees,
+)
 from specfast.tune.decision import Option, Workload, copied_share, decide, gate_of
 from specfast.tune.halves import halve
 from specfast.tune.memory import Memory, memory_of
@@ -82,12 +89,28 @@ def test_fixed_only_where_it_is_faster_beyond_doubt():
     assert "Fixed k = 4 is faster" in decide(COPIES, [clear]).reasons[-1]
 
 
-def test_gates():
-    by_batch = {1: around(2.0), 4: around(1.2), 16: around(0.8)}
-    assert gate_of("auto", by_batch) == "auto"
-    assert gate_of("fixed", by_batch) == {"max_batch_size": 4}
-    assert gate_of("fixed", {1: around(2.0)}) == "auto", "only one size is known"
-    assert gate_of("fixed", {1: around(2.0), 4: around(1.2)}) == "auto", "where it ends isn't"
+@pytest.mark.parametrize(
+    ("speedups", "gate"),
+    [
+        ({1: around(2.0)}, "auto"),
+        ({1: around(2.0), 4: around(1.2)}, "auto"),
+        ({1: around(2.0), 4: around(0.97)}, "auto"),  # its interval reaches 1
+        ({1: around(2.0), 4: Interval(0.5, NAN, NAN)}, "auto"),
+        ({16: around(0.8), 1: around(2.0), 4: around(1.2)}, {"max_batch_size": 4}),
+        ({1: around(2.0), 4: around(0.97), 16: around(0.8)}, {"max_batch_size": 4}),
+        ({1: around(2.0), 4: around(0.9), 16: around(1.2)}, {"max_batch_size": 1}),
+    ],
+)
+def test_the_gate_follows_from_the_sizes_measured(speedups, gate):
+    found, why = gate_of(speedups)
+    assert found == gate
+    if gate == "auto":
+        assert f"({', '.join(map(str, speedups))})" in why
+    else:
+        slower = min(s for s in speedups if speedups[s].high < 1)
+        s = speedups[slower]
+        assert f"above {gate['max_batch_size']} sequences" in why
+        assert f"at {slower} it is slower" in why and f"{s.value:.2f}x ({s.low:.2f}" in why
 
 
 def test_copied_share_by_hand():
@@ -142,6 +165,31 @@ def test_settings_are_a_config():
     values = Candidate("mine", "eagle", "folder").settings(4, "fixed", {"max_batch_size": 8})
     assert SpeculativeConfig.from_dict(json.loads(json.dumps(values))).model == "folder"
     assert "model" not in Candidate("ngram", "ngram").settings(4, "auto", "auto")
+
+
+def test_what_can_branch_is_tried_with_a_tree_too():
+    names = ["ngram", "recycle", "tiny-draft-m", "mtp"]
+    found = with_trees(candidates(names, "tiny"), TreeShape(24, 8), "tiny")
+    assert [c.name for c in found] == [
+        *("ngram", "recycle", "recycle tree=24", "tiny-draft-m", "tiny-draft-m tree=24"),
+        *("mtp", "mtp tree=24"),
+    ]
+    assert [c.config(8).max_tree_nodes for c in found[:3]] == [None, None, 24]
+    assert found[4].model == "tiny-draft-m"
+
+
+def test_several_mtp_blocks_draft_a_chain(monkeypatch):
+    assert num_blocks("tiny") == 1 and num_blocks("tiny-draft-s") == 0
+    monkeypatch.setattr("specfast.tune.candidates.num_blocks", lambda target: 2)
+    (mtp,) = candidates(["mtp"], "tiny")
+    assert with_trees([mtp], TreeShape(24, 8), "tiny") == [mtp]
+
+
+def test_a_tree_keeps_its_proportions():
+    tree = Candidate("recycle tree=24", "recycle", tree=TreeShape(24, 8))
+    assert [tree.config(k).max_tree_nodes for k in (1, 2, 4, 8)] == [3, 6, 12, 24]
+    assert tree.settings(4, "fixed", "auto")["max_tree_nodes"] == 12
+    assert TreeShape(9, 8).nodes_at(4) == 4, "never fewer than it is deep"
 
 
 def test_memory_by_hand():
