@@ -7,12 +7,12 @@ import pytest
 
 from specfast.measure import Task
 from specfast.tune.acceptance import Acceptance, alpha_of, recut
-from specfast.tune.costs import DrafterCost, Line, drafter_cost, fit_line, typical
+from specfast.tune.costs import Curve, DrafterCost, Line, drafter_cost, fit_curve, fit_line, typical
 from specfast.tune.prediction import closed_speedup, expected_tokens, predict
 from specfast.tune.traces import SequenceStep, StepTime, Trace
 
-FREE = DrafterCost(0.01, Line(0.0, 0.0), 0.0, Line(1.0, 0.0))
-COST = DrafterCost(0.01, Line(0.0, 0.05), 0.01, Line(1.02, 0.03))
+FREE = DrafterCost(0.01, Line(0.0, 0.0), 0.0, Curve((0.0,), (1.0,)))
+COST = DrafterCost(0.01, Line(0.0, 0.05), 0.01, Curve((0.0, 8.0), (1.02, 1.26)))
 
 
 def chain(depth, accepted, emitted=None):
@@ -174,6 +174,32 @@ def test_lines():
     assert fit_line([], at_zero=1.0) == Line(1.0, 0.0)
 
 
+def test_curves():
+    """A step's first rows are all but free here: no line says so."""
+    points = [(n, y) for n, y in ((0, 1.0), (1, 1.0), (2, 1.1), (8, 2.4)) for _ in range(3)]
+    found = fit_curve(points, at_zero=1.0)
+    assert found == Curve((0.0, 1.0, 2.0, 8.0), pytest.approx((1.0, 1.0, 1.1, 2.4)))
+    assert found.at(np.array([0, 2, 5, 9])) == pytest.approx([1.0, 1.1, 1.75, 2.4])
+    assert fit_line(points, 1.0).fixed < 0.95
+    assert fit_curve([(4, 2.0)], at_zero=1.0).at(np.array([2])) == pytest.approx(1.5)
+    assert fit_curve([], at_zero=1.0).at(np.array([3])) == 1.0
+
+
+def test_a_curve_never_descends():
+    points = [(0, 1.0), (1, 1.4), (2, 1.1), (2, 1.1), (3, 1.0), (4, 2.0)]
+    pooled = (1.4 + 2.2 + 1.0) / 4
+    assert fit_curve(points, 1.0).y == pytest.approx((1.0, pooled, pooled, pooled, 2.0))
+
+
+def test_the_average_of_a_batch_varies_less():
+    """Of four sequences half as much: where rows cost more the more there are, that is cheaper."""
+    bent = Curve((0.0, 4.0, 8.0), (1.0, 1.0, 3.0))
+    one, four = (DrafterCost(0.01, Line(0.0, 0.0), 0.0, bent, n) for n in (1, 4))
+    nodes = np.array([0, 8])
+    assert one.verify_share(nodes) == pytest.approx((1.0 + 3.0) / 2 - 1)
+    assert four.verify_share(nodes) == pytest.approx((1.0 + 2.0) / 2 - 1)
+
+
 def test_what_something_else_did_is_no_cost():
     assert typical([1.0] * 9 + [100.0]) == 1.0
     assert typical([1.0, 1.5, 1.1]) == pytest.approx(1.2)
@@ -187,9 +213,10 @@ def test_costs_are_in_plain_steps_of_whole_batches():
     assert cost.plain_seconds == pytest.approx(0.02)
     assert cost.drafting == Line(pytest.approx(0.0), pytest.approx(0.1))
     assert cost.searching == pytest.approx(0.05)
-    assert cost.verifying == Line(pytest.approx(1.1), pytest.approx(0.1))
+    assert cost.verifying == Curve((0.0, 2.0, 4.0), pytest.approx((1.1, 1.3, 1.5)))
     assert cost.draft_share(np.array([0, 2])) == pytest.approx(0.125)
     assert cost.verify_share(np.array([0, 2])) == pytest.approx(0.2)
+    assert cost.num_seqs == 2
     first = StepTime(2, 2, 2, 0.104, 0.026)
     assert cost.surprise(first) == pytest.approx(5.0), "the prompt, taken in"
     assert cost.surprise(times[1]) == pytest.approx(0.0)
