@@ -99,6 +99,7 @@ def test_fixed_only_where_it_is_faster_beyond_doubt():
         ({16: around(0.8), 1: around(2.0), 4: around(1.2)}, {"max_batch_size": 4}),
         ({1: around(2.0), 4: around(0.97), 16: around(0.8)}, {"max_batch_size": 4}),
         ({1: around(2.0), 4: around(0.9), 16: around(1.2)}, {"max_batch_size": 1}),
+        ({1: around(2.0), 4: around(0.9), 16: around(0.8)}, {"max_batch_size": 1}),
     ],
 )
 def test_the_gate_follows_from_the_sizes_measured(speedups, gate):
