@@ -78,15 +78,16 @@ _MEMORY_CAPTION = (
 
 
 def measurement_table(report: TuneReport, trial: Trial) -> tuple[Row, list[Row]]:
-    """Prediction beside measurement, a candidate a row."""
-    header = ("candidate", "k", "nodes", "closed", "survival", "measured", "error", AUTO)
+    """Prediction beside measurement, a candidate a row; in brackets behind k a tree's nodes."""
+    header = ("candidate", "k", "closed", "survival", "measured", "error", AUTO)
     rows: list[Row] = []
     for candidate in report.settings.candidates:
         name = candidate.name
         p = trial.chosen[name]
+        depth = f"{p.k} ({candidate.max_nodes(p.k)})" if candidate.tree else p.k
         rows.append(
             (
-                *(name, p.k, candidate.max_nodes(p.k), times(p.closed), times(p.survival)),
+                *(name, depth, times(p.closed), times(p.survival)),
                 *(spread(trial.measured(name, p.k)), percent(trial.error(name))),
                 spread(trial.measured(name, AUTO)),
             )
