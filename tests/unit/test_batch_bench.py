@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specfast import cli
-from specfast.batch_bench import BatchResult, filling, run_batches
+from specfast.batch_bench import BatchResult, filling, run_batches, throughputs
 from specfast.bench import BenchSettings
 from specfast.config import EngineConfig
 from specfast.data import Prompt
@@ -55,11 +55,25 @@ def test_wrong_batch_sizes_are_refused(capsys, more):
     assert "--batch" in capsys.readouterr().err
 
 
+def answers(*seconds):
+    """An answer of ten tokens each, at so many seconds a token."""
+    return tuple((Sample((1,) * 10, tuple(s * (j + 1) for j in range(10))),) for s in seconds)
+
+
 def test_throughput_is_the_whole_batchs():
+    """Its tokens over its slowest answer's time, and the median over batches."""
+    tasks = tuple(Task(f"t{i}", "all", (i,)) for i in range(6))
+    samples = {"plain": answers(0.1, 0.05, 0.2, 0.2, 0.4, 0.1)}
+    result = BatchResult(2, 0, Comparison(tasks, samples))
+    assert throughputs(result.comparison, "plain", 2).tolist() == pytest.approx([20, 10, 5])
+    assert result.throughput("plain") == pytest.approx(10.0)
+
+
+def test_the_speedup_is_speculation_over_plain():
     tasks = tuple(Task(f"t{i}", "all", (i,)) for i in range(4))
-    samples = tuple((Sample((1,) * 10, tuple(0.1 * (j + 1) for j in range(10))),) for _ in tasks)
-    result = BatchResult(2, 0, Comparison(tasks, {"plain": samples}))
-    assert result.throughput("plain") == pytest.approx(20.0)
+    samples = {"plain": answers(*[0.1] * 4), "speculative": answers(*[0.05] * 4)}
+    found = BatchResult(2, 0, Comparison(tasks, samples))
+    assert found.speedup.value == found.to_dict()["speedup"]["value"] == pytest.approx(2.0)
 
 
 def test_batches_are_whole():

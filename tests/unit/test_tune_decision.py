@@ -49,6 +49,8 @@ def test_a_prefill_heavy_load_is_left_alone():
     found = decide(Workload(1, 0.75, 0.6), [measured("ngram", 2.0)])
     assert found.option is None
     assert "75%" in found.reasons[0] and "1.14x" in found.reasons[0], "1 / (0.75 + 0.25 / 2)"
+    assert decide(Workload(1, 0.67, 0.6), [measured("ngram", 2.0)]).option is None
+    assert decide(Workload(1, 0.66, 0.6), [measured("ngram", 2.0)]).option, "from two thirds on"
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,15 @@ def test_tasks_weigh_as_their_categories_will():
 
 def test_short_answers_say_nothing():
     assert np.isnan(predict([trace([chain(1, 1)] * 3)], FREE, 1, ["prose"], {}).survival)
+    assert predict([trace([chain(1, 1)] * 4)], FREE, 1, ["prose"], {}).survival == 2.0
+
+
+def test_a_tree_pays_for_its_nodes_and_not_for_its_depth():
+    """Four deep, eight nodes, none accepted; cut to two, four nodes are verified."""
+    found = predict([trace([SequenceStep(4, 8, 0, 1)] * 10)], COST, 2, ["prose"], {})
+    step = 1.02 + 0.05 * 2 + 0.03 * 4
+    assert found.v == pytest.approx((0.02 + 0.03 * 4) / 2)
+    assert found.closed == found.survival == pytest.approx(1 / step)
 
 
 def test_a_first_step_that_takes_in_the_prompt_counts_once():
@@ -172,6 +181,8 @@ def test_lines():
     assert fit_line([(1, 3.0), (3, 1.0)], 0.0) == Line(2.0, 0.0), "more never costs less"
     assert fit_line([(1, 1.0), (3, 5.0)], 0.0) == Line(0.0, 1.5), "nothing costs less than nothing"
     assert fit_line([], at_zero=1.0) == Line(1.0, 0.0)
+    often = fit_line([(1, 1.0)] * 50 + [(2, 3.0)] + [(3, 3.0)] * 50, 0.0)
+    assert (often.fixed, often.each) == (pytest.approx(0.0, abs=0.05), pytest.approx(1.0, abs=0.01))
 
 
 def test_curves():
