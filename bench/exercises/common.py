@@ -32,12 +32,11 @@ class Lab:
     """A target, prompts, and the engines that answer them."""
 
     def __init__(self, options: argparse.Namespace, params: SamplingParams) -> None:
-        self.params = params
+        self.options, self.params = options, params
         self.model: Model
         self.tokenizer: Tokenizer
         self.model, self.tokenizer = load(options.model)
-        found = load_workload(options.dataset)
-        self.prompts: list[Prompt] = select_prompts(found, options.categories, options.num_prompts)
+        self.prompts = prompts(options)
         longest = longest_request(self.prompts, self.tokenizer, params)
         config = EngineConfig(
             options.model,
@@ -52,7 +51,8 @@ class Lab:
 
     def tasks(self, arm: EngineArm) -> list[Task]:
         """The prompts' turns; `arm` answers the earlier ones of a conversation."""
-        return conversation_tasks(arm, self.tokenizer, self.prompts)
+        is_built_in = self.options.dataset is None
+        return conversation_tasks(arm, self.tokenizer, self.prompts, leaves_out_long=is_built_in)
 
 
 def options(
@@ -62,12 +62,24 @@ def options(
     parser = argparse.ArgumentParser(description=description.split("\n")[0])
     parser.add_argument("--model", default="demo")
     parser.add_argument("--dataset", type=Path, help="Spec-Bench's format; else the built-in one")
-    parser.add_argument("--categories", type=lambda text: text.split(","), default=list(categories))
+    parser.add_argument("--categories", type=names, default=list(categories))
     parser.add_argument("--num-prompts", type=int, default=num_prompts)
     parser.add_argument("--max-tokens", type=int, default=max_tokens)
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--plot", type=Path, help="a PNG file to draw into")
     return parser
+
+
+def names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def counts(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
+def prompts(options: argparse.Namespace) -> list[Prompt]:
+    return select_prompts(load_workload(options.dataset), options.categories, options.num_prompts)
 
 
 def show(title: str, columns: Seqs[str], rows: Iterable[Seqs[object]]) -> None:
@@ -80,9 +92,13 @@ def show(title: str, columns: Seqs[str], rows: Iterable[Seqs[object]]) -> None:
     Console(highlight=False, markup=False).print(table)
 
 
-def draw(
-    path: Path | None, paint: Callable[[Axes], None], size: tuple[float, float] = (7, 4)
-) -> None:
+def check_same(differing: Seqs[str]) -> None:
+    """Ends the exercise if there are tasks that the arms answered differently."""
+    if differing:
+        raise SystemExit(f"answers differ: {', '.join(differing)}")
+
+
+def draw(path: Path | None, paint: Callable[[Axes], None]) -> None:
     """Lets paint fill a pair of axes, and saves them if there is where."""
     if path is None:
         return
