@@ -48,7 +48,7 @@ class Finding:
 
 
 def main() -> None:
-    given = options(__doc__, num_prompts=6, max_tokens=32)
+    given = options(__doc__, num_prompts=4, max_tokens=24)
     given.add_argument("--sizes", type=counts, default=SIZES)
     given.add_argument("--k", type=counts, default=(4,))
     given.add_argument("--speculative-config", type=json.loads, default={"method": "ngram"})
