@@ -63,7 +63,7 @@ class Finding:
 
 
 def main() -> None:
-    given = options(__doc__, num_prompts=100, max_tokens=32)
+    given = options(__doc__, num_prompts=100, max_tokens=24)
     given.set_defaults(batch_size=8)
     parsed = given.parse_args()
     findings = [found for law in LAWS for found in under(law, parsed)]
