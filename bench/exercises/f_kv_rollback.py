@@ -167,7 +167,7 @@ def caught(lab: Lab, twin: EngineArm, tasks: list[Task], bug: Patch) -> str:
     ledger = watched(lab, twin, bug)
     try:
         ledger.run(tasks, lab.params)
-    except (AssertionError, ValueError, IndexError) as error:
+    except (AssertionError, ValueError, IndexError, RuntimeError) as error:
         return str(error) or type(error).__name__
     raise SystemExit(f"{bug.__name__} was not caught")
 
