@@ -3,9 +3,10 @@
     python bench/gate.py demo --sizes 1,2,4,8,16,32,64,128 --k 1,2,4 \
         --speculative-config '{"method": "ngram"}'
 
-At each size every arm serves the same requests, so many at a time, prompts included. They take
-turns: an arm goes on until it has emitted the next share of all tokens, then the next arm does, in
-an order that rotates; so the machine's drift meets all alike. Intervals resample the shares.
+At each size every arm serves the same requests, so many at a time; their prompts' KV is cached by a
+pass before. They take turns: an arm goes on until it has emitted the next share of all tokens, then
+the next arm does, in an order that rotates; so the machine's drift meets all alike. Intervals
+resample the shares.
 """
 
 from __future__ import annotations
@@ -21,12 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from specfast.bench import PLAIN, longest_request
+from specfast.bench import PLAIN
 from specfast.config import EngineConfig
 from specfast.data import load_workload, select_prompts
 from specfast.engine import Engine
 from specfast.intervals import Interval, interval, resampled_totals
-from specfast.kv_cache import fitting
 from specfast.llm import make_engine
 from specfast.measure import prompt_ids
 from specfast.models.decoder import Model
@@ -36,6 +36,7 @@ from specfast.speculative_config import SpeculativeConfig
 from specfast.tokenizer import Tokenizer
 
 NUM_SHARES = 24
+KV_CACHE_MEMORY = 2**30  # bytes an arm: all prompts at once
 AUTO = "auto"
 Prompts = Seqs[list[int]]
 
@@ -46,12 +47,12 @@ def main() -> None:
     found = load_workload(options.dataset)
     prompts = select_prompts(found, options.categories, options.num_prompts)
     params = SamplingParams(temperature=0.0, max_tokens=options.max_tokens, ignore_eos=True)
-    config = EngineConfig(options.model)
+    config = EngineConfig(options.model, kv_cache_memory=KV_CACHE_MEMORY)
     ids = [prompt_ids(tokenizer, [{"role": "user", "content": p.turns[0]}]) for p in prompts]
-    longest = longest_request(prompts, tokenizer, params)
     for size in options.sizes:
         sized = replace(config, max_num_seqs=size, max_num_batched_tokens=max(512, 2 * size))
-        arms = engines(model, tokenizer, fitting(sized, model, longest), options)
+        arms: dict[str, Engine] = {}  # frees those of the last size first
+        arms = engines(model, tokenizer, sized, options)
         count = max(len(ids), options.rounds * size)
         report(size, race(arms, [ids[i % len(ids)] for i in range(count)], params), arms)
 
@@ -74,6 +75,8 @@ def engines(
 
 def race(arms: Mapping[str, Engine], prompts: Prompts, params: SamplingParams) -> np.ndarray:
     """-> seconds that each arm took for each share of the tokens [NUM_SHARES, arms]."""
+    for engine in arms.values():
+        serve(engine, prompts, replace(params, max_tokens=1))
     requests = [[e.add_request(ids, params) for ids in prompts] for e in arms.values()]
     total = len(prompts) * (params.max_tokens or 0)
     marks = np.linspace(0, total, NUM_SHARES + 1)[1:]
@@ -91,6 +94,13 @@ def race(arms: Mapping[str, Engine], prompts: Prompts, params: SamplingParams) -
     return seconds
 
 
+def serve(engine: Engine, prompts: Prompts, params: SamplingParams) -> None:
+    for ids in {tuple(ids) for ids in prompts}:
+        engine.add_request(ids, params)
+    while engine.has_unfinished:
+        engine.step()
+
+
 def report(size: int, seconds: np.ndarray, arms: Mapping[str, Engine]) -> None:
     names = list(arms)
     totals = seconds.sum(axis=0)
@@ -99,7 +109,7 @@ def report(size: int, seconds: np.ndarray, arms: Mapping[str, Engine]) -> None:
     for number, name in enumerate(names[1:], 1):
         stats = arms[name].metrics.stats
         over = written(speedup(seconds, number, 0))
-        accepted = f"{stats.acceptance_length:.2f} tokens a step"
+        accepted = f"{stats.acceptance_length:.2f} tokens a step, {stats.gated_share:.0%} gated"
         print(f"  {name:8s} {over} over plain, {accepted}", flush=True)
     print(f"  {AUTO} over {names[best]}, the best: {written(speedup(seconds, -1, best))}")
     gates = arms[AUTO].budget.gates

@@ -93,6 +93,14 @@ class TreeGrowth:
     def grow(self, ids: np.ndarray, confidence: np.ndarray) -> tuple[np.ndarray, ...]: ...
     def trees(self) -> tuple[np.ndarray, ...]: ...
 
+def kept_nodes(
+    keep: np.ndarray,
+    tokens: np.ndarray,
+    parents: np.ndarray,
+    confidence: np.ndarray,
+    sources: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]: ...
+
 class NodeChoice:
     calibration_error: float | None
 

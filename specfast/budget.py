@@ -24,7 +24,7 @@ from specfast.proposers.base import Proposal
 from specfast.sequence import Batch, Sequence
 from specfast.speculative_config import MAX_NODES, SpeculativeConfig
 
-ALL_LEARNT, LEARNT_EVERY = 64, 8  # steps
+ALL_TIMED, TIMED_EVERY = 64, 16  # steps
 
 
 class Budget:
@@ -52,7 +52,7 @@ class Budget:
         self._schedule = config.schedule if config else None
         self._switched_off: set[int] = set()  # ids of sequences whose drafter failed
         self._clock = StepClock()
-        self._num_steps = 0
+        self._num_timed = 0
         self._proposed = Proposal.empty(0)  # in the step that runs, before any node was left out
 
     @property
@@ -91,11 +91,10 @@ class Budget:
         """Learns what the step took, and which drafts were accepted."""
         if batch.draft_limits.any():
             self._policy.observe(batch, proposal, result)
-        learns = self._is_to_learn()
-        if learns and self._choice and proposal.num_nodes:
+        if self._choice and proposal.num_nodes:
             self._choice.observe(batch, proposal, result)
-        if self.gates and len(batch) and batch.decides.all():
-            self._observe_time(batch, proposal, result, learns)
+        if self._times(batch):
+            self._observe_time(batch, proposal, result)
 
     def switch_off(self, seq: Sequence) -> None:
         """Plans no drafts for this sequence any more."""
@@ -139,30 +138,34 @@ class Budget:
 
         return seconds
 
-    def _is_to_learn(self) -> bool:
-        """Every step at first; later some, for learning takes longer than it is worth."""
-        self._num_steps += 1
-        return self._num_steps <= ALL_LEARNT or self._num_steps % LEARNT_EVERY == 0
+    def _times(self, batch: Batch) -> bool:
+        """Whether to look at what this step took, one in which every sequence decoded: each at
+        first, and while a gate may change; later some, for a look takes longer than it is worth.
+        """
+        if not (self.gates and len(batch) and batch.decides.all()):
+            return False
+        self._num_timed += 1
+        if self._num_timed <= ALL_TIMED or self._num_timed % TIMED_EVERY == 0:
+            return True
+        return bool(batch.draft_limits.any()) and not self.gates.is_settled
 
-    def _observe_time(
-        self, batch: Batch, proposal: Proposal, result: Decided, learns: bool
-    ) -> None:
-        """A step in which every sequence decoded."""
+    def _observe_time(self, batch: Batch, proposal: Proposal, result: Decided) -> None:
         num_drafting = int(np.count_nonzero(batch.draft_limits[:, 0]))
         seconds, drafting = self._clock.stop(was_drafting=num_drafting > 0)
         plain, computing = load_of(batch), seconds - drafting
         added = int(batch.contexts @ proposal.lengths.numpy())
         load = StepLoad(plain.rows + proposal.num_nodes, plain.context, plain.row_context + added)
-        if learns:
+        if (batch.num_tokens == 1).all():  # a prompt's rows have no logits but one
             self.cost.observe(load, computing)
-        if learns and num_drafting:
-            depth = int(self._proposed.depths.max(initial=0))
-            self._draft_cost.observe(depth, num_drafting, drafting)
-        if num_drafting and self.gates:
-            # By the share of this very step: the machine's speed of the moment cancels out.
-            share = self.cost.share(plain, load) if proposal.num_nodes else 1.0
-            num_emitted = len(batch) + int(result.num_accepted.numpy().sum())
-            self.gates.saw(StepSpeed(num_emitted, seconds, len(batch), share * computing))
+        if not num_drafting:
+            return
+        depth = int(self._proposed.depths.max(initial=0))
+        self._draft_cost.observe(depth, num_drafting, drafting)
+        assert self.gates
+        # By the share of this very step: the machine's speed of the moment cancels out.
+        share = self.cost.share(plain, load) if proposal.num_nodes else 1.0
+        num_emitted = len(batch) + int(result.num_accepted.numpy().sum())
+        self.gates.saw(StepSpeed(num_emitted, seconds, len(batch), share * computing))
 
 
 def _policy(config: SpeculativeConfig | None, depth: int) -> DepthPolicy:

@@ -26,7 +26,7 @@ ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 LONG_ROWS = (1, 8, 32)
 ROWS_A_SEQUENCE = 8
 SHORT, LONG = 16, 1024  # tokens of context
-MAX_SECONDS, MAX_ROUNDS = 1.2, 5
+MAX_SECONDS = 1.2
 
 
 class NoText:
@@ -75,26 +75,30 @@ def fingerprint(engine: Engine) -> str:
 
 
 def measure_profile(engine: Engine, max_seconds: float = MAX_SECONDS) -> CostProfile:
-    """Medians over rounds of target passes and verifications, within about max_seconds; a large
-    target gets fewer rows and rounds. Leaves the block pool as it was.
+    """Medians of target passes with verification, within about max_seconds: all numbers of rows get
+    as much time, small steps are taken oftener, and a large target's large ones not at all. Leaves
+    the block pool as it was.
     """
     assert not engine.has_unfinished
     start = time.perf_counter()
     long = min(LONG, engine.max_model_len - ROWS_A_SEQUENCE - 1)
     shapes = [(rows, SHORT) for rows in ROWS] + [(rows, long) for rows in LONG_ROWS if long > SHORT]
     taken: dict[tuple[int, int], list[float]] = {}
-    for number in range(MAX_ROUNDS):
-        for shape in shapes if number == 0 else list(taken):
-            spent = time.perf_counter() - start
-            if spent > max_seconds / (1 if number else 2) and (1, SHORT) in taken:
-                break
-            if (seconds := _step_seconds(engine, *shape)) is not None:
-                taken.setdefault(shape, []).append(seconds)
+    for shape in shapes:
+        if taken and time.perf_counter() - start > max_seconds / 2:
+            break
+        if (seconds := _step_seconds(engine, *shape)) is not None:
+            taken[shape] = [seconds]
+    while time.perf_counter() - start < max_seconds:
+        shape = min(taken, key=lambda shape: sum(taken[shape]))
+        seconds = _step_seconds(engine, *shape)
+        assert seconds is not None
+        taken[shape].append(seconds)
     return _profile(taken, long)
 
 
 def _profile(taken: dict[tuple[int, int], list[float]], long: int) -> CostProfile:
-    """The first round warms up, unless it is the only one."""
+    """Each one's first step warms up, unless it is the only one."""
     median = {shape: float(np.median(s[1:] or s)) for shape, s in taken.items()}
     rows = sorted(n for n, context in median if context == SHORT)
     both = [n for n in LONG_ROWS if {(n, long), (n, SHORT)} <= set(median)]

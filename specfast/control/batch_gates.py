@@ -39,6 +39,11 @@ class BatchGates:
             self._refused.pop(bucket_of(step.num_plain), None)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the gate in use is."""
+        return self._current.is_settled
+
+    @property
     def num_switches(self) -> int:
         return sum(gate.num_switches for gate in self._gates.values())
 

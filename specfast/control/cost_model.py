@@ -15,6 +15,7 @@ PRIOR_WEIGHT = 0.2  # steps
 MAX_SURPRISE = 4.0  # times the expected: what takes longer was something else's doing
 ENOUGH = 8.0  # steps to expect by
 NUM_TABLED = 1024  # rows
+CONTEXT_UNIT = 1000.0  # tokens
 # Where nothing was profiled: a row more costs a twentieth of a step of one row, a token of context
 # a twenty-thousandth, and for each row that attends to it a quarter of that.
 UNPROFILED = CostProfile((1, 21), (1.0, 2.0), context_seconds=5e-5, row_context_seconds=1.25e-5)
@@ -41,17 +42,20 @@ def load_of(batch: Batch) -> StepLoad:
 
 
 class CostModel:
-    """Seconds of the target's part of a step: a profile, of which the fixed part, the rows' and the
-    two of the context are each scaled to what steps really take.
+    """Seconds of the target's part of a step: a profile at first; what one row takes, what more
+    add between those profiled, and the two parts of the context are then learnt from steps. What
+    steps don't tell keeps its ratio to the rest.
     """
 
     def __init__(self, profile: CostProfile | None = None) -> None:
         self._is_profiled = profile is not None
         self.profile = profile or UNPROFILED
-        self._unit = float(self.profile.of_rows(np.array(1)))
-        self._steps = self.profile.of_rows(np.arange(NUM_TABLED)) / self._unit - 1.0
-        same_scale = [(0, part, 1.0) for part in (1, 2, 3)]
-        self._fit = DecayingFit(4, same_scale, PRIOR_WEIGHT, FORGETTING)
+        expected = self._profiled()
+        ratios = [
+            (0, part, float(expected[part] / expected[0])) for part in range(1, len(expected))
+        ]
+        self._fit = DecayingFit(len(expected), ratios, PRIOR_WEIGHT, FORGETTING)
+        self._tabled = self._parts(StepLoad(np.arange(NUM_TABLED)))[:-2]
         self._known: tuple[np.ndarray, float, float] | None = None  # until the next step is seen
 
     @property
@@ -59,14 +63,12 @@ class CostModel:
         return self._is_profiled or self._fit.weight > 0
 
     def observe(self, load: StepLoad, seconds: float) -> None:
-        """A step that decided for all its sequences; one of no row (all cancelled) says nothing."""
+        """A step that decided for all its rows; one of no row (all cancelled) says nothing."""
         if load.rows <= 0:
             return
         if self._fit.weight >= ENOUGH:
             seconds = min(seconds, MAX_SURPRISE * float(self.seconds(load)))
-        once = self.profile.context_seconds / self._unit * float(load.context)
-        each = self.profile.row_context_seconds / self._unit * float(load.row_context)
-        self._fit.observe(np.array([1.0, float(self._past_first(load.rows)), once, each]), seconds)
+        self._fit.observe(self._parts(load), seconds)
         self._known = None
 
     def seconds(self, load: StepLoad) -> np.ndarray:
@@ -78,8 +80,7 @@ class CostModel:
         if rows.dtype.kind == "i" and rows.max() < NUM_TABLED:
             steps = tabled[rows]
         else:
-            fixed, scale = self._scales()[:2]
-            steps = fixed + scale * self._past_first(rows)
+            steps = np.tensordot(self._theta()[:-2], self._parts(StepLoad(rows))[:-2], 1)
         return steps + once * load.context + each * load.row_context
 
     def with_drafts(self, plain: StepLoad, num_drafts: int) -> tuple[np.ndarray, float]:
@@ -97,20 +98,34 @@ class CostModel:
 
     def _in_seconds(self) -> tuple[np.ndarray, float, float]:
         """Of steps by their rows [NUM_TABLED], of a token of context, and of one for each row."""
-        fixed, rows, once, each = self._scales()
-        once *= self.profile.context_seconds / self._unit
-        each *= self.profile.row_context_seconds / self._unit
-        return fixed + rows * self._steps, float(once), float(each)
+        theta = self._theta()
+        once, each = theta[-2:] / CONTEXT_UNIT
+        return theta[:-2] @ self._tabled, float(once), float(each)
 
-    def _past_first(self, num_rows: np.ndarray | int) -> np.ndarray:
-        """What rows past the first add, in steps of one row."""
-        return self.profile.of_rows(np.asarray(num_rows)) / self._unit - 1.0
+    def _parts(self, load: StepLoad) -> np.ndarray:
+        """[parts, ...]: 1, the rows within each stretch of the profile, the last one's also beyond
+        it, and the two contexts.
+        """
+        rows, knots = np.asarray(load.rows, float), self.profile.rows
+        ends = [*knots[1:-1], np.inf] if len(knots) > 1 else []
+        stretches = [np.clip(rows, a, b) - a for a, b in zip(knots, ends)]
+        contexts = (np.asarray(c) / CONTEXT_UNIT for c in (load.context, load.row_context))
+        return np.array(np.broadcast_arrays(np.ones_like(rows), *stretches, *contexts))
 
-    def _scales(self) -> np.ndarray:
-        """Seconds that each part's unit takes."""
+    def _profiled(self) -> np.ndarray:
+        """Seconds of each part by the profile alone."""
+        p = self.profile
+        steps = p.of_rows(np.array(p.rows))
+        contexts = CONTEXT_UNIT * np.array([p.context_seconds, p.row_context_seconds])
+        return np.concatenate([steps[:1], np.diff(steps) / np.diff(p.rows), contexts])
+
+    def _theta(self) -> np.ndarray:
+        """Seconds that each part takes."""
         if self._fit.weight == 0:
-            return np.full(4, self._unit)
-        return np.maximum(self._fit.solve(), [0.1 * self._fit.mean, 0.0, 0.0, 0.0])
+            return self._profiled()
+        theta = self._fit.solve()
+        theta[0] = max(theta[0], 0.1 * self._fit.mean)
+        return theta
 
 
 class DraftCost:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence as Seqs
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -31,10 +32,10 @@ class CostProfile:
         require(ok, f"This is no cost profile: {self}.")
 
     def of_rows(self, num_rows: np.ndarray) -> np.ndarray:
-        """Seconds without context: never less for more rows, straight between and beyond those
-        measured.
+        """Seconds without context: never less for more rows (what was measured so is pooled),
+        straight between and beyond those measured.
         """
-        rows, seconds = np.array(self.rows, float), np.maximum.accumulate(self.seconds)
+        rows, seconds = np.array(self.rows, float), _rising(self.seconds)
         if len(rows) == 1:
             return seconds[0] * np.ones_like(num_rows, float)
         slope = (seconds[-1] - seconds[-2]) / (rows[-1] - rows[-2])
@@ -71,3 +72,14 @@ class CostProfile:
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path} holds no cost profile ({error!r}); delete it.") from error
+
+
+def _rising(values: Seqs[float]) -> np.ndarray:
+    """The nearest sequence that never falls, by least squares: neighbours that fall are pooled."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        pools.append((value, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (a, m), (b, n) = pools[-2:]
+            pools[-2:] = [((a * m + b * n) / (m + n), m + n)]
+    return np.repeat(*map(np.array, zip(*pools)))

@@ -9,7 +9,7 @@ CLOSE_BELOW, OPEN_ABOVE = 0.98, 1.0  # of plain decoding's speed
 EVIDENCE = 16  # steps since it opened, before it may close
 PROBATION = 8  # steps of drafting that decide whether it opens
 FIRST_REST, MAX_REST = 16, 512  # steps between probes, doubled by each that fails
-HEALTHY = 256  # open steps after which failures are forgotten
+HEALTHY = 256  # open steps after which failures are forgotten, and looks are fewer
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class Gate:
         self._countdown = 0 if is_open else self._rest
         self._steps = 0
         self._emitted = self._seconds = self._plain = self._plain_seconds = 0.0
+
+    @property
+    def is_settled(self) -> bool:
+        """Open for so long that a look now and then will do."""
+        return self.is_open and self._steps >= HEALTHY
 
     def lets_draft(self) -> bool:
         """Whether this step drafts; a step of rest passes otherwise."""

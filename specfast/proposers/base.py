@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specfast._host import kept_nodes
 from specfast.kv_shape import KVShape
 from specfast.proposers.draft_tree import DraftTree
 from specfast.proposers.laws import check_column, check_in_memory, check_laws, joined_laws
@@ -103,27 +104,13 @@ class Proposal:
         dropping one for what it is would bias what rejection emits.
         """
         assert self.draft_laws is None
-        lengths = keep.sum(axis=1, dtype=np.int32)
-        if lengths.sum() == self.num_nodes:
+        if np.count_nonzero(keep) == self.num_nodes:
             return self
-        width = int(lengths.max(initial=0))
-        order = np.argsort(~keep, axis=1, kind="stable")[:, :width]
-        is_padding = np.arange(width) >= lengths[:, None]
-        number = np.cumsum(keep, axis=1, dtype=np.int32) - 1
-
-        def taken(column: np.ndarray, padding: int) -> np.ndarray:
-            found = np.take_along_axis(column, order, 1)
-            found[is_padding] = padding
-            return found
-
-        parents = taken(self.parents.numpy(), -1)
-        parents = np.where(parents < 0, -1, np.take_along_axis(number, parents, 1))
-        columns = taken(self.tokens.numpy(), -1), parents, lengths
-        confidence = taken(self.confidence.numpy(), 0)
-        kept = Proposal(*map(torch.from_numpy, (*columns, confidence)))
-        if self.sources is None:
-            return kept
-        return replace(kept, sources=torch.from_numpy(taken(self.sources.numpy(), 0)))
+        tokens, parents, confidence = self.tokens.numpy(), self.parents.numpy(), self.confidence
+        sources = None if self.sources is None else self.sources.numpy()
+        *columns, sources = kept_nodes(keep, tokens, parents, confidence.numpy(), sources)
+        kept = Proposal(*map(torch.from_numpy, columns))
+        return kept if sources is None else replace(kept, sources=torch.from_numpy(sources))
 
     def only(self, rows: np.ndarray) -> Proposal:
         """Those of some sequences, in this order."""
