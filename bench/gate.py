@@ -12,6 +12,7 @@ resample the shares.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from collections.abc import Mapping
 from collections.abc import Sequence as Seqs
@@ -51,10 +52,11 @@ def main() -> None:
     ids = [prompt_ids(tokenizer, [{"role": "user", "content": p.turns[0]}]) for p in prompts]
     for size in options.sizes:
         sized = replace(config, max_num_seqs=size, max_num_batched_tokens=max(512, 2 * size))
-        arms: dict[str, Engine] = {}  # frees those of the last size first
         arms = engines(model, tokenizer, sized, options)
         count = max(len(ids), options.rounds * size)
         report(size, race(arms, [ids[i % len(ids)] for i in range(count)], params), arms)
+        arms.clear()
+        gc.collect()  # the caches, before the next are made
 
 
 def engines(
