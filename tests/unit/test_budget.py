@@ -74,6 +74,32 @@ def closed_choices(tree):
             yield bits
 
 
+def timed_steps(budget, num_steps, tokens=1):
+    """Runs steps of one sequence that never drafts; -> how many taught what steps cost."""
+    seen = []
+    budget.cost.observe = lambda load, seconds: seen.append(load)
+    seqs = (SimpleNamespace(seq_id=0, token_ids=[0] * 400),)
+    starts, counts = np.array([400 - tokens], np.int32), np.array([tokens], np.int32)
+    nothing = SimpleNamespace(num_accepted=torch.zeros(1, dtype=torch.int32))
+    for _ in range(num_steps):
+        batch = Batch(seqs, starts, counts, np.zeros((1, 2), np.int32))
+        budget.observe(batch, Proposal.empty(1), nothing)
+    return len(seen)
+
+
+def test_a_prompts_rows_do_not_teach_what_drafts_cost():
+    """They are many, and have no logits but one: nine drafts were thought to take half of it."""
+    spec = SpeculativeConfig("ngram", 8, policy="auto")
+    assert timed_steps(Budget(spec), 20, tokens=300) == 0
+    assert timed_steps(Budget(spec), 20) == 20
+
+
+def test_times_are_looked_at_now_and_then_once_much_was_seen():
+    budget = Budget(SpeculativeConfig("ngram", 8, policy="auto"))
+    num_steps = budget_module.ALL_TIMED + 10 * budget_module.TIMED_EVERY
+    assert timed_steps(budget, num_steps) == pytest.approx(budget_module.ALL_TIMED + 10, abs=1)
+
+
 class KnownCost(CostModel):
     """Steps that take fixed + row * rows, whatever is observed."""
 

@@ -63,6 +63,31 @@ def test_a_profile_is_believed_at_once_and_scaled_by_what_steps_take():
     np.testing.assert_allclose(of_rows(model, rows), 2 * np.array(expected), rtol=0.1)
 
 
+def test_each_stretch_of_a_wrong_profile_is_learnt_apart():
+    """Nine rows were profiled at 1.6 steps of one row and take 2.3."""
+    rows = (1, 2, 4, 8, 16)
+    model = CostModel(CostProfile(rows, (1.0, 1.3, 1.3, 1.4, 3.0)))
+    truth = {1: 2.0, 2: 2.2, 3: 2.4, 5: 3.2, 9: 4.7}
+    for _ in range(60):
+        for seen, seconds in truth.items():
+            model.observe(StepLoad(seen), seconds)
+    np.testing.assert_allclose(of_rows(model, list(truth)), list(truth.values()), rtol=0.03)
+
+
+def test_an_unseen_stretch_keeps_its_ratio_to_one_row():
+    model = CostModel(CostProfile((1, 8, 16), (1.0, 1.0, 3.0)))
+    for seen in (1, 4, 8) * 30:
+        model.observe(StepLoad(seen), 2.0 + 0.1 * (seen - 1))
+    assert np.diff(of_rows(model, [8, 16]))[0] == pytest.approx(2 * 2.0, rel=0.1)
+
+
+def test_what_was_profiled_out_of_order_is_pooled():
+    profile = CostProfile((1, 2, 3, 4, 5), (9.0, 9.8, 8.0, 9.2, 12.0))
+    np.testing.assert_allclose(
+        profile.of_rows(np.arange(1, 6)), [8.93, 8.93, 8.93, 9.2, 12.0], 1e-3
+    )
+
+
 def test_a_stray_step_moves_little():
     model = known_cost(1.0, 0.05)
     before = float(of_rows(model, 5))

@@ -32,6 +32,16 @@ def test_what_pays_stays_open():
     assert gate.speedup == pytest.approx(1.3)
 
 
+def test_a_gate_is_settled_once_it_was_open_for_long():
+    gate = Gate(True)
+    drive(gate, [1.3] * (HEALTHY - 1))
+    assert not gate.is_settled
+    drive(gate, [1.3])
+    assert gate.is_settled
+    drive(gate, [0.5] * 100)
+    assert not gate.is_open and not gate.is_settled
+
+
 def test_what_loses_is_closed_after_the_evidence_and_probed_ever_less():
     gate = Gate(True)
     drafted = drive(gate, [0.9] * 4000)
