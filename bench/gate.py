@@ -1,4 +1,4 @@
-"""Fixed depths and "auto" beside plain decoding, at several batch sizes, in one run.
+"""Fixed depths and policies that adapt beside plain decoding, at several batch sizes, in one run.
 
     python bench/gate.py demo --sizes 1,2,4,8,16,32,64,128 --k 1,2,4 \
         --speculative-config '{"method": "ngram"}'
@@ -38,7 +38,6 @@ from specfast.tokenizer import Tokenizer
 
 NUM_SHARES = 24
 KV_CACHE_MEMORY = 2**30  # bytes an arm: all prompts at once
-AUTO = "auto"
 Prompts = Seqs[list[int]]
 
 
@@ -66,7 +65,8 @@ def engines(
     own: dict[str, dict[str, Any] | None] = {PLAIN: None}
     for k in options.k:
         own[f"k = {k}"] = {**base, "num_speculative_tokens": k, "policy": "fixed"}
-    own[AUTO] = {"num_speculative_tokens": max(options.k), **base, "policy": "auto"}
+    deepest = {"num_speculative_tokens": max(options.k), **base}
+    own |= {policy: {**deepest, "policy": policy} for policy in options.policies}
 
     def engine(given: dict[str, Any] | None) -> Engine:
         speculation = None if given is None else SpeculativeConfig.from_dict(given)
@@ -106,16 +106,19 @@ def serve(engine: Engine, prompts: Prompts, params: SamplingParams) -> None:
 def report(size: int, seconds: np.ndarray, arms: Mapping[str, Engine]) -> None:
     names = list(arms)
     totals = seconds.sum(axis=0)
-    best = min(range(1, len(names) - 1), key=lambda number: totals[number])
+    fixed = [i for i, name in enumerate(names) if name.startswith("k = ")]
+    best = min(fixed, key=lambda number: totals[number])
     print(f"batch {size}: plain {1e3 * totals[0] / seconds.shape[0]:.0f} ms a share", flush=True)
     for number, name in enumerate(names[1:], 1):
         stats = arms[name].metrics.stats
         over = written(speedup(seconds, number, 0))
         accepted = f"{stats.acceptance_length:.2f} tokens a step, {stats.gated_share:.0%} gated"
         print(f"  {name:8s} {over} over plain, {accepted}", flush=True)
-    print(f"  {AUTO} over {names[best]}, the best: {written(speedup(seconds, -1, best))}")
-    gates = arms[AUTO].budget.gates
-    print(f"  gates: {gates.states if gates else None}", flush=True)
+    for number in range(fixed[-1] + 1, len(names)):
+        over = written(speedup(seconds, number, best))
+        gates = arms[names[number]].budget.gates
+        states = f"; gates {gates.states}" if gates else ""
+        print(f"  {names[number]} over {names[best]}, the best: {over}{states}", flush=True)
 
 
 def speedup(seconds: np.ndarray, arm: int, base: int) -> Interval:
@@ -137,6 +140,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--speculative-config", type=json.loads, default={"method": "ngram"})
     parser.add_argument("--sizes", type=numbers, default=[1, 2, 4, 8, 16, 32, 64, 128])
     parser.add_argument("--k", type=numbers, default=[1, 2, 4])
+    parser.add_argument("--policies", type=lambda text: text.split(","), default=["auto"])
     parser.add_argument("--dataset", type=Path, help="Spec-Bench's format; else the built-in one")
     parser.add_argument("--categories", type=lambda text: text.split(","), default=[])
     parser.add_argument("--num-prompts", type=int, default=24)
