@@ -24,7 +24,7 @@ from specfast.proposers.base import Proposal
 from specfast.sequence import Batch, Sequence
 from specfast.speculative_config import MAX_NODES, SpeculativeConfig
 
-ALL_TIMED, TIMED_EVERY = 64, 16  # steps
+ALL_TIMED, TIMED_EVERY = 32, 16  # steps
 
 
 class Budget:

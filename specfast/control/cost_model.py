@@ -69,7 +69,8 @@ class CostModel:
         if self._fit.weight >= ENOUGH:
             seconds = min(seconds, MAX_SURPRISE * float(self.seconds(load)))
         self._fit.observe(self._parts(load), seconds)
-        self._known = None
+        if not self._fit.is_solved:
+            self._known = None
 
     def seconds(self, load: StepLoad) -> np.ndarray:
         """Expected seconds; never less for more rows."""
@@ -124,8 +125,7 @@ class CostModel:
         if self._fit.weight == 0:
             return self._profiled()
         theta = self._fit.solve()
-        theta[0] = max(theta[0], 0.1 * self._fit.mean)
-        return theta
+        return np.append(max(theta[0], 0.1 * self._fit.mean), theta[1:])
 
 
 class DraftCost:
@@ -137,20 +137,16 @@ class DraftCost:
     def __init__(self) -> None:
         beliefs = [(0, 1, 1.0), (1, 2, 0.25)]
         self._fit = DecayingFit(3, beliefs, PRIOR_WEIGHT, FORGETTING)
-        self._parts: np.ndarray | None = None
 
     def observe(self, depth: int, num_seqs: int, seconds: float) -> None:
         """A proposal of paths up to `depth` for num_seqs sequences."""
         if self._fit.weight >= ENOUGH:
             seconds = min(seconds, MAX_SURPRISE * float(self.seconds(np.array(depth), num_seqs)))
         self._fit.observe(np.array([1.0, depth, depth * num_seqs]), seconds)
-        self._parts = None
 
     def seconds(self, depth: np.ndarray, num_seqs: int) -> np.ndarray:
         """Expected seconds; nothing as long as nothing was seen, so that it will be."""
         if self._fit.weight == 0:
             return np.zeros_like(depth, float)
-        if self._parts is None:
-            self._parts = self._fit.solve()
-        once, forward, row = self._parts
+        once, forward, row = self._fit.solve()
         return once + depth * (forward + num_seqs * row)

@@ -9,7 +9,8 @@ CLOSE_BELOW, OPEN_ABOVE = 0.98, 1.0  # of plain decoding's speed
 EVIDENCE = 16  # steps since it opened, before it may close
 PROBATION = 8  # steps of drafting that decide whether it opens
 FIRST_REST, MAX_REST = 16, 512  # steps between probes, doubled by each that fails
-HEALTHY = 256  # open steps after which failures are forgotten, and looks are fewer
+SETTLED = 64  # open steps after which it is looked at now and then
+HEALTHY = 256  # open steps seen after which failures are forgotten
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Gate:
     @property
     def is_settled(self) -> bool:
         """Open for so long that a look now and then will do."""
-        return self.is_open and self._steps >= HEALTHY
+        return self.is_open and self._steps >= SETTLED
 
     def lets_draft(self) -> bool:
         """Whether this step drafts; a step of rest passes otherwise."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seqs
 
 import numpy as np
 
+SOLVED_EVERY = 8  # observations at most: solving takes longer than what few more say is worth
 LEAST = 1e-6  # of a part's mean square: what was never seen follows the belief alone
 
 
@@ -24,12 +25,22 @@ class DecayingFit:
         self._moments, self._targets = np.zeros((dim, dim)), np.zeros(dim)
         self.weight = 0.0  # observations that still count
         self._total = 0.0
+        self._unsolved = 0
+        self._solution: np.ndarray | None = None
 
     def observe(self, x: np.ndarray, y: float) -> None:
         self._moments = self._forgetting * self._moments + np.outer(x, x)
         self._targets = self._forgetting * self._targets + x * y
         self.weight = self._forgetting * self.weight + 1.0
         self._total = self._forgetting * self._total + y
+        self._unsolved += 1
+        if self._unsolved > min(self.weight / 8, SOLVED_EVERY):
+            self._solution = None
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether solve() has an answer still."""
+        return self._solution is not None
 
     @property
     def mean(self) -> float:
@@ -37,9 +48,14 @@ class DecayingFit:
         return self._total / self.weight
 
     def solve(self) -> np.ndarray:
-        """theta [d], none below 0; one observation at least must have been made."""
+        """theta [d], none below 0, but for the last few observations; one at least must have been
+        made.
+        """
         assert self.weight > 0
-        return nonnegative(self._believed(), self._targets)
+        if self._solution is None:
+            self._solution = nonnegative(self._believed(), self._targets)
+            self._unsolved = 0
+        return self._solution
 
     def _believed(self) -> np.ndarray:
         """The moments, with what is believed added."""

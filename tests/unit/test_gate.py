@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specfast.control.batch_gates import BatchGates, bucket_of
-from specfast.control.gate import EVIDENCE, FIRST_REST, HEALTHY, MAX_REST, Gate, StepSpeed
+from specfast.control.gate import EVIDENCE, FIRST_REST, HEALTHY, MAX_REST, SETTLED, Gate, StepSpeed
 
 
 def step(speedup, batch=4):
@@ -34,7 +34,7 @@ def test_what_pays_stays_open():
 
 def test_a_gate_is_settled_once_it_was_open_for_long():
     gate = Gate(True)
-    drive(gate, [1.3] * (HEALTHY - 1))
+    drive(gate, [1.3] * (SETTLED - 1))
     assert not gate.is_settled
     drive(gate, [1.3])
     assert gate.is_settled
