@@ -7,6 +7,8 @@ from collections.abc import Sequence as Seqs
 from specfast.control.gate import Gate, StepSpeed
 from specfast.sequence import Sequence
 
+PATIENCE = 4  # of the gate of one sequence
+
 
 class BatchGates:
     """Batch sizes share a gate up to a power of two. One starts open where a full step of drafts
@@ -54,7 +56,8 @@ class BatchGates:
 
     def _gate(self, bucket: int) -> Gate:
         if bucket not in self._gates:
-            self._gates[bucket] = Gate(bucket * self._rows_a_sequence <= self._max_rows)
+            is_open = bucket * self._rows_a_sequence <= self._max_rows
+            self._gates[bucket] = Gate(is_open, max(1, PATIENCE // bucket))
         return self._gates[bucket]
 
 

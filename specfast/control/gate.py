@@ -30,10 +30,15 @@ class Gate:
 
     It opens only after a probation, stays open for EVIDENCE steps at least, and rests twice as long
     after each failure: in n steps it opens at most 6 + n / MAX_REST times but for healthy spells.
+
+    patience: times as many steps count and are judged by, where a step of few sequences says little
+    and drafts pay in bursts.
     """
 
-    def __init__(self, is_open: bool) -> None:
+    def __init__(self, is_open: bool, patience: int = 1) -> None:
         self.is_open = is_open
+        self._evidence, self._probation = patience * EVIDENCE, patience * PROBATION
+        self._decay = 1 - (1 - DECAY) / patience
         self.num_switches = 0
         self._rest = FIRST_REST // 2
         self._countdown = 0 if is_open else self._rest
@@ -55,18 +60,18 @@ class Gate:
     def saw(self, step: StepSpeed) -> None:
         """A step that drafted."""
         self._steps += 1
-        self._emitted = DECAY * self._emitted + step.num_emitted
-        self._seconds = DECAY * self._seconds + step.seconds
-        self._plain = DECAY * self._plain + step.num_plain
-        self._plain_seconds = DECAY * self._plain_seconds + step.plain_seconds
+        self._emitted = self._decay * self._emitted + step.num_emitted
+        self._seconds = self._decay * self._seconds + step.seconds
+        self._plain = self._decay * self._plain + step.num_plain
+        self._plain_seconds = self._decay * self._plain_seconds + step.plain_seconds
         if self.is_open:
             self._reconsider()
-        elif self._steps >= PROBATION:
+        elif self._steps >= self._probation:
             self._judge()
 
     def renew(self) -> None:
         """Most of what is decoded is new: the more has failed, the less that promises."""
-        self._countdown = min(self._countdown, max(self._rest // 8, PROBATION))
+        self._countdown = min(self._countdown, max(self._rest // 8, self._probation))
 
     @property
     def speedup(self) -> float:
@@ -78,7 +83,7 @@ class Gate:
     def _reconsider(self) -> None:
         if self._steps >= HEALTHY:
             self._rest = FIRST_REST // 2
-        if self._steps >= EVIDENCE and self.speedup < CLOSE_BELOW:
+        if self._steps >= self._evidence and self.speedup < CLOSE_BELOW:
             self._switch(False)
 
     def _judge(self) -> None:
